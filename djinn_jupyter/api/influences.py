@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from djinn_jupyter.api.names import labelled
 from djinn_jupyter.units import significant
 from djinn_jupyter.wire.readings import Change, Influences, RuleAtStop, at_positions
 
@@ -47,7 +48,7 @@ def sections(told: Influences, edits: Edits = (), but: Edits = ()) -> dict[str, 
         OVERRIDES: list(_others(told, (*edits, *but))),
         EARLIER: list(_earlier(told)),
     }
-    return {name: lines for name, lines in found.items() if lines}
+    return {name: [(labelled(line), size) for line, size in lines] for name, lines in found.items() if lines}
 
 
 def rule_size(rule: RuleAtStop) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import msgspec
 
 from djinn_jupyter.api import arguments, arrays, influences, likeness, result
+from djinn_jupyter.api.names import labelled
 from djinn_jupyter.api.tables import in_columns, numbered
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.link.channel import Channel, ask_for, expect
@@ -107,7 +108,7 @@ class Lens(StopLook):
 
     def __repr__(self) -> str:
         lines = [f"{row.position:>5} {row.text!r:<16} {spell_top(row.top)}" for row in self.rows]
-        return "\n".join([f"Lens at {self.site}", *lines, *self.notes])
+        return "\n".join([f"Lens at {labelled(self.site)}", *lines, *self.notes])
 
 
 class Effect(StopLook):
@@ -152,8 +153,8 @@ class Effect(StopLook):
 
     def __repr__(self) -> str:
         said = (
-            f"Effect on the next token at {self.site}, session {label(self.reply.stop.session)}: KL {self.kl:.4g}, "
-            f"top token {'changed' if self.top1_changed else 'unchanged'}\n"
+            f"Effect on the next token at {labelled(self.site)}, session {label(self.reply.stop.session)}: "
+            f"KL {self.kl:.4g}, top token {'changed' if self.top1_changed else 'unchanged'}\n"
             f"  without {spell_top(self.before)}\n"
             f"  with    {spell_top(self.after)}"
         )
@@ -236,4 +237,4 @@ class Snapshot(StopLook):
 
     def __repr__(self) -> str:
         shape = " x ".join(str(n) for n in self.shape)
-        return f"Snapshot of {self.site}: {shape} ({self.axes}), {self.dtype}, {self.exactness}"
+        return f"Snapshot of {labelled(self.site)}: {shape} ({self.axes}), {self.dtype}, {self.exactness}"

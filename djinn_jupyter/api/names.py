@@ -7,9 +7,13 @@ it, after a restart of the kernel or of the engine too, and no recipe or number 
 from __future__ import annotations
 
 import logging
+import re
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from contextvars import ContextVar
+from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +24,7 @@ from djinn_jupyter.files import told_of_disk
 from djinn_jupyter.link.channel import Channel, ask_for
 from djinn_jupyter.wire import own
 from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.modules import ModuleIdentity
 from djinn_jupyter.wire.registry import FOLDER
 from djinn_jupyter.wire.sites import POINTS, Site, parse_site
 from djinn_jupyter.wire.texts import in_quotes
@@ -33,17 +38,84 @@ SECONDS: Final = 10.0  # to wait for another notebook that writes
 LARGEST: Final = 2**63  # a file may have a site with any number; SQLite has none from this on
 AT_ONCE: Final = 500  # features of a query
 LABEL: Final = 60  # characters of a name beside its feature
+MOST: Final = 8  # names beside a site
 log = logging.getLogger(__name__)
 Names = Mapping[str, str]
 """Names by the spelling of one feature: `sae.4[436]`."""
-NAMELESS: Final[Names] = {}
+Digests = Callable[[], Mapping[str, str]]
+"""Reads the digests of added modules by their sites."""
+# A feature's site where the engine spells one, also within the words of a rule or an edit; texts in quotes are skipped.
+_SITES: Final = re.compile(r"\"[^\"]*\"|'[^']*'|(?<![\w.])(?P<site>[a-z_][a-z0-9_]*\.\d+\[[-\d:, ]+\])")
 
 
-def labelled(site: str, names: Names, longest: int = LABEL) -> str:
-    """Return a site with the names of its features, as a list or a title shows it: `sae.4[436] 'capitals'`. A name is
-    cut to the `longest` number of characters."""
-    found = [names[one] for one in _each(site) if one in names]
-    return site if not found else f"{site} {', '.join(in_quotes(cut(one, longest)) for one in found)}"
+class _Known:
+    """The names of features, each read once, when it is first shown."""
+
+    def __init__(self, digests: Digests) -> None:
+        self._digests = cache(digests)
+        self._found: dict[str, str | None] = {}
+
+    def names(self, features: Sequence[str]) -> Names:
+        """Return the names of these features, given as sites."""
+        missing = [one for one in features if one not in self._found]
+        read = names_in(self._digests, missing)
+        self._found |= {one: read.get(one) for one in missing}
+        return {one: name for one in features if (name := self._found[one]) is not None}
+
+
+_known: ContextVar[_Known | None] = ContextVar("names of features", default=None)
+
+
+@contextmanager
+def naming(digests: Digests | None) -> Iterator[None]:
+    """Label features within the block with their names, those of modules with these digests; by None as outside."""
+    token = None if digests is None else _known.set(_Known(digests))
+    try:
+        yield
+    finally:
+        if token is not None:
+            _known.reset(token)
+
+
+def _names(features: Sequence[str]) -> Names:
+    """Return the names of these features, given as sites, in the present block."""
+    known = _known.get()
+    return {} if known is None else known.names(features)
+
+
+def digests_of(channel: Channel) -> Digests:
+    """Return what reads the digests of an engine's modules."""
+    return lambda: {one.site: one.digest for one in ask_for(channel, ask.ListAddedModules()).modules}
+
+
+def digests_in(modules: Sequence[ModuleIdentity]) -> Digests | None:
+    """Return what reads the digests of the modules that a result was made with; None for none."""
+    return (lambda: {f"{one.name}.{parse_site(one.at).layer}": one.digest for one in modules}) if modules else None
+
+
+def labelled(text: str, names: Names | None = None, longest: int = LABEL) -> str:
+    """Return a site, or the words of a rule or an edit, with the name of each feature behind it, as a list or a title
+    shows it: `sae.4[436] 'capitals'`. A name is cut to the `longest` number of characters. The names are those of
+    `naming` unless given."""
+    sites = {one["site"]: list(_each(one["site"])) for one in _SITES.finditer(text) if one["site"]}
+    if not sites:
+        return text
+    known = _names([*chain(*sites.values())]) if names is None else names
+    return _SITES.sub(lambda one: f"{one[0]}{_named(sites.get(one['site'], ()), known, longest)}", text)
+
+
+def _named(features: Iterable[str], names: Names, longest: int) -> str:
+    """Spell the names of features as they stand behind their site; empty where none has a name."""
+    found = [in_quotes(cut(names[one], longest)) for one in features if one in names]
+    more = f" and {len(found) - MOST:,} more" if len(found) > MOST else ""
+    return f" {', '.join(found[:MOST])}{more}" if found else ""
+
+
+def labelled_numbers(module: str, features: Sequence[object], longest: int = LABEL) -> list[str]:
+    """Return features of the module at a site by their numbers and names: `436 'capitals'`."""
+    sites = [f"{module}[{feature}]" for feature in features]
+    known = _names(sites)
+    return [f"{feature}{_named([site], known, longest)}" for feature, site in zip(features, sites, strict=True)]
 
 
 def cut(name: str, longest: int = LABEL) -> str:
@@ -52,40 +124,22 @@ def cut(name: str, longest: int = LABEL) -> str:
     return line if len(line) <= longest else f"{line[: longest - 1].rstrip()}\u2026"
 
 
-def names_of(channel: Channel, sites: Iterable[str]) -> dict[str, str]:
-    """Return the names of the features at these sites; empty, without asking the engine, where none is of an added
+def names_in(digests: Digests, sites: Iterable[str]) -> dict[str, str]:
+    """Return the names of the features at these sites; empty, without reading the digests, where none is of an added
     module. A display goes without names where they cannot be read."""
-    wanted = [site for site in sites if any(True for _ in _each(site))]
-    if not wanted or not _path().exists():
-        return {}
-    try:
-        there = ask_for(channel, ask.ListAddedModules()).modules
-    except DjinnError as error:
-        log.warning("names of features: %s", error)
-        return {}
-    return names_in({one.site: one.digest for one in there}, wanted)
-
-
-def names_in(digests: Mapping[str, str], sites: Iterable[str]) -> dict[str, str]:
-    """Return the names of the features at these sites, of modules with these digests by their sites; empty where they
-    cannot be read."""
     features: dict[str, dict[int, str]] = {}
-    for site in sites:
+    for site in sites if _path().exists() else ():
         for one in _each(site):
             whole, _, number = one.partition("[")
             features.setdefault(whole, {})[int(number[:-1])] = one
     found: dict[str, str] = {}
     try:
-        for module in features.keys() & digests.keys() if _path().exists() else ():
-            found |= {features[module][at]: name for at, name in read(digests[module], features[module]).items()}
+        there = digests() if features else {}
+        for module in features.keys() & there.keys():
+            found |= {features[module][at]: name for at, name in read(there[module], features[module]).items()}
     except DjinnError as error:
         log.warning("names of features: %s", error)
     return found
-
-
-def may_be_added(site: Site) -> bool:
-    """Return whether a site is spelled as one of an added module."""
-    return site.point not in POINTS and site.path is None and site.layer is not None
 
 
 def _each(site: str) -> Iterator[str]:
@@ -96,7 +150,7 @@ def _each(site: str) -> Iterator[str]:
         found = parse_site(site)
     except UnknownSite:
         return
-    if may_be_added(found):
+    if found.point not in POINTS and found.path is None and found.layer is not None:
         yield from (f"{found.whole()}[{feature}]" for feature in found.selector or ())
 
 

@@ -12,6 +12,7 @@ import msgspec
 
 from djinn_jupyter._version import __version__
 from djinn_jupyter.api import arguments, arrays, interrupts, likeness, tables
+from djinn_jupyter.api.names import Digests, digests_in
 from djinn_jupyter.api.result_files import FORMAT, FileContent, Reproducible, decoded, encoded, named, put, read
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.link.channel import Answer, Channel
@@ -68,6 +69,10 @@ class Result(_Numbers, FileContent, kw_only=True, dict=True, eq=False, weakref=T
     def made(self) -> tuple[Circumstances, ...]:
         """The circumstances of each reply, from which its numbers follow; empty where no recipe reproduces them."""
         return tuple(circumstances(one.made) for one in self._replies if one.made is not None)
+
+    @property
+    def _digests(self) -> Digests | None:
+        return digests_in([module for made in self.made for module in made.modules])
 
     def place_of(self, index: tuple[int, ...]) -> dict[str, Any]:
         """Return the place in the sequences, or in the model, of the value at this index."""

@@ -14,7 +14,7 @@ import msgspec
 
 from djinn_jupyter.api import arrays, copies, influences
 from djinn_jupyter.api.looks import Effect, Lens, Snapshot, spell_top
-from djinn_jupyter.api.names import names_of
+from djinn_jupyter.api.names import Digests, digests_of, labelled
 from djinn_jupyter.api.tables import Displayed, Listing
 from djinn_jupyter.displayed import ShownError
 from djinn_jupyter.errors import DjinnError, IllegalMove
@@ -63,11 +63,16 @@ class Generated(copies.ReadsSession, Displayed):
     """The probabilities of the new tokens of a run, finished or stopped."""
 
     reply: replies.Paused | replies.Finished
+    session: StoppedSession
     _moved_on: str  # the error of a late reading
 
     @property
     def _viewed(self) -> replies.Paused | replies.Finished:
         return self.reply
+
+    @property
+    def _digests(self) -> Digests:
+        return digests_of(self.session.channel)
 
     @property
     def logprobs(self) -> tuple[float | None, ...]:
@@ -114,10 +119,6 @@ class Paused(Generated):
         )
 
     @property
-    def _beside(self) -> dict[str, Any]:
-        return {"names": names_of(self.session.channel, [self.site])}
-
-    @property
     def text(self) -> str:
         """The text of the prompt and the new tokens so far."""
         return self.prompt_text + self.new_text
@@ -157,8 +158,8 @@ class Paused(Generated):
         first, last = self.positions[0], self.positions[-1]
         place = f"position {first}" if first == last else f"positions {first}..{last}"
         said = (
-            f"Paused at {self.site} ({self.reason}): session {self.session.label}, step {self.step}, {place}, "
-            f"{self.layer} of {self.layers} layers run, after {_end_of(self.text)!r}"
+            f"Paused at {labelled(self.site)} ({self.reason}): session {self.session.label}, step {self.step}, "
+            f"{place}, {self.layer} of {self.layers} layers run, after {_end_of(self.text)!r}"
         )
         return "\n  ".join([said, *influences.influence_lines(self.influences, self.edits)])
 

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Final, TypeVar
 
 import msgspec
 
+from djinn_jupyter.api.names import Digests, naming
 from djinn_jupyter.displayed import PICTURES, Shown
 from djinn_jupyter.errors import MissingDependency
 from djinn_jupyter.wire.texts import aligned, shown_lines
@@ -35,8 +36,9 @@ class Displayed(Shown):
             draw = card_of(type(self))
         except Exception as error:  # noqa: BLE001  a card of another distribution may raise what it likes
             return {"text/plain": shortened(f"{self!r}\n{_why_no_card(self, error)}")}
-        bundle: dict[str, Any] = draw(self._viewed, **self._beside)._bundle()
-        return bundle | {"text/plain": self._shortened(bundle["text/plain"])}
+        with naming(self._digests):
+            bundle: dict[str, Any] = draw(self._viewed)._bundle()
+            return bundle | {"text/plain": self._shortened(bundle["text/plain"])}
 
     def _shortened(self, text: str) -> str:
         """Return the view's text, cut to SHORT characters."""
@@ -52,9 +54,9 @@ class Displayed(Shown):
         return self
 
     @property
-    def _beside(self) -> dict[str, Any]:
-        """Return what the view is given besides."""
-        return {}
+    def _digests(self) -> Digests | None:
+        """Return what reads the digests of the modules whose features it may name; None where it knows none."""
+        return None
 
 
 def is_picture(path: str | Path) -> bool:
@@ -160,7 +162,8 @@ class Charted(Displayed):
         return written
 
     def _chart(self) -> Any:
-        return card_of(type(self))(self._viewed).charted()
+        with naming(self._digests):
+            return card_of(type(self))(self._viewed).charted()
 
 
 def is_told_as_table(result: object) -> bool:

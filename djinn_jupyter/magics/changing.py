@@ -8,7 +8,7 @@ from typing import Literal
 from IPython.core.magic import magics_class
 
 from djinn_jupyter.api.edits import EXAMPLES, KINDS
-from djinn_jupyter.api.names import names_of
+from djinn_jupyter.api.names import labelled
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.magics.editing import edited_by_code, parse_edit
 from djinn_jupyter.magics.looking import effect_asked, effect_of, outcome_view
@@ -114,7 +114,8 @@ class ChangingMagics(Group):
                 raise UsageError("--on and --off stand alone: they switch a rule that was set.")
             refuse_others(args, _switch(args), "keep", "session")
             switched = session.enable_rule(number, enabled)
-            self.keep_and_show(args, switched, f"rule {number} is {'on' if enabled else 'off'}: {switched.what}")
+            said = f"rule {number} is {'on' if enabled else 'off'}: {labelled(switched.what)}"
+            self.keep_and_show(args, switched, said)
             return
         if args.site is None:
             refuse_others(args, "the list of rules", "keep", "session")
@@ -125,7 +126,8 @@ class ChangingMagics(Group):
         rule = session.steer(args.site, edit, args.positions, when=phrase(args.when), on=passes)
         self.state.keep(args.keep, rule)
         limits = "".join(f", {limit}" for limit in rule.limits)
-        self.state.screen.say(f"rule {rule.number} at {rule.site}: {' '.join(args.edit)}{_times(args.coef)}{limits}")
+        said = f"rule {rule.number} at {labelled(rule.site)}: {' '.join(args.edit)}{_times(args.coef)}{limits}"
+        self.state.screen.say(said)
         if rule.note is not None:
             self.state.screen.say(rule.note)
 
@@ -181,8 +183,7 @@ class BreakingMagics(Group):
         session = self.state.session(args.session)
         known = {point.number for point in session.breakpoints()}
         made = session.breakpoint(args.site, when=phrase(args.when), once=args.once)
-        names = names_of(session.channel, [made.site])
-        self.keep_and_show(args, made, views.breakpoint_line(made, existed=made.number in known, names=names))
+        self.keep_and_show(args, made, views.breakpoint_line(made, existed=made.number in known))
         if made.note is not None:
             self.state.screen.say(made.note)
 
@@ -193,12 +194,11 @@ class BreakingMagics(Group):
         number, enabled = _switched(args)
         if number is not None:
             switched = session.enable(number, enabled)
-            said = f"breakpoint {number} is {'on' if enabled else 'off'}: {switched.site}"
+            said = f"breakpoint {number} is {'on' if enabled else 'off'}: {labelled(switched.site)}"
             self.keep_and_show(args, switched, said)
             return
         points = session.breakpoints()
-        names = names_of(session.channel, [point.site for point in points])
-        self.keep_and_show(args, points, views.breakpoints_view(points, session=session.name, names=names))
+        self.keep_and_show(args, points, views.breakpoints_view(points, session=session.name))
 
     @verb(option("sites", nargs="*", type=unquoted, help="sites or numbers of breakpoints; none clears all"), SESSION)
     def djinn_clear(self, args: Namespace) -> None:

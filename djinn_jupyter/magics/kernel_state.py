@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from djinn_jupyter.errors import DjinnError, UsageError
@@ -129,6 +130,17 @@ class KernelState:
     def hold(self, session: RemoteSession) -> RemoteSession:
         self._held[session.name] = session
         return session
+
+    @contextmanager
+    def with_names(self) -> Iterator[None]:
+        """Label features within the block with their names; not without an engine."""
+        if self._engine is None:
+            yield
+            return
+        from djinn_jupyter.api import names
+
+        with names.naming(names.digests_of(self._engine.channel)):
+            yield
 
     def use(self, session: RemoteSession) -> None:
         """Make the session the present one, and notify the sidebar through the engine, without waiting."""

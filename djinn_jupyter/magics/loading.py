@@ -65,7 +65,8 @@ class LoadingMagics(Group):
         described = session.describe()
         weights, named = engine.statistics().weights, not self.state.screen.is_static
         told = {"names_device": named, "no_sidebar": named and self.state.take_sidebar_hint()}
-        live.end(views.loaded_view(engine.description, described, weights, **told))
+        with self.state.with_names():
+            live.end(views.loaded_view(engine.description, described, weights, **told))
         if not args.fresh and all(one.name != described.name for one in there):
             self._tell_of_a_rename(described, there)
 

@@ -9,7 +9,7 @@ from typing import Any
 from IPython.core.magic import magics_class
 
 from djinn_jupyter.api import arrays, patches, stops
-from djinn_jupyter.api.names import Names, may_be_added, names_of
+from djinn_jupyter.api.names import labelled
 from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.api.stops import Finished, Paused, Stop, StoppedSession
 from djinn_jupyter.api.tables import card_of
@@ -68,20 +68,7 @@ def outcome_view(outcome: Stop, *, effect: Asked = None, restored: nouns.Transfe
         measured = None if effect is None else [_measured(outcome, token) for token in effect]
         return views.result_view(outcome.reply, restored=restored, measured=measured)
     reading, pooled = effect_of(outcome.session, effect), pooled_for_card(outcome)
-    names = _names(outcome.session, outcome.site, None if pooled.last is None else arrays.to_numpy(pooled.last))
-    return views.stop_view(
-        outcome.reply, pooled=pooled, lens=_lens(outcome), effect=reading, restored=restored, names=names
-    )
-
-
-def _names(session: StoppedSession, site: str, values: Any) -> Names:
-    """Return the names of the features of a site, and of the largest among its values at the last position."""
-    found = views.site_of(site)
-    if not may_be_added(found):
-        return {}
-    rows = [] if values is None else values[-1:]
-    numbers = [views.numbered(found, row.shape, at) for row in rows for at in views.places_of_largest(row)]
-    return names_of(session.channel, [site, *(f"{found.whole()}[{number}]" for number in numbers)])
+    return views.stop_view(outcome.reply, pooled=pooled, lens=_lens(outcome), effect=reading, restored=restored)
 
 
 def _measured(done: Finished, token: str | int) -> tuple[str, float, float, float]:
@@ -103,7 +90,7 @@ def sentence(outcome: Stop) -> str:
     name = naming.label(outcome.session.name)
     if not isinstance(outcome, stops.Paused):
         return f"Session {name} had finished."
-    return f"Session {name} is stopped at {outcome.site}, step {outcome.step}; %djinn_resume goes on."
+    return f"Session {name} is stopped at {labelled(outcome.site)}, step {outcome.step}; %djinn_resume goes on."
 
 
 def pooled_for_card(stop: Paused) -> readings.Pooled:
@@ -175,7 +162,6 @@ def _look(
         pooled=pooled,
         end=stop.positions[-1] + 1,
         stop=read.stop,
-        names=_names(session, read.site, values),
     )
 
 
@@ -196,7 +182,7 @@ def side_of(state: KernelState, name: str) -> DiffSide:
 def _stopped_side(stop: Paused) -> DiffSide:
     return views.DiffSide(
         name=stop.session.name,
-        state=f"paused at {stop.site}",
+        state=f"paused at {labelled(stop.site)}",
         tokens=stop.tokens,
         texts=stop.texts,
         prompt_tokens=stop.prompt_tokens,

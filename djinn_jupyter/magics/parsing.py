@@ -135,7 +135,7 @@ def verb(*options: Option, cell: bool = False, reader: Read = read) -> Callable[
             line = expanded(made.parser, line, {**self.state.shell.user_ns, **(local_ns or {})})
             args = Namespace()
             try:
-                with asked_by(f"%{method.__name__}"):
+                with asked_by(f"%{method.__name__}"), self.state.with_names():
                     args = reader(made.parser, line)
                     args.given = _flags_given(made.parser, args)
                     method(self, args, *body)

@@ -13,7 +13,6 @@ from msgspec import UNSET
 
 from djinn_jupyter.api import batches, stops
 from djinn_jupyter.api.batches import OnRow
-from djinn_jupyter.api.names import names_of
 from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.api.stops import Stop
 from djinn_jupyter.errors import BatchEnded, DjinnError, InvalidCondition, NoTokenizer, UsageError
@@ -319,8 +318,7 @@ class RunningMagics(Group):
         if args.list:
             refuse_others(args, "--list", "keep", "session")
             history = session.history()
-            names = names_of(session.channel, [stop.site for stop in history])
-            view = views.history_view(history.stops, history.present, session=session.name, names=names)
+            view = views.history_view(history.stops, history.present, session=session.name)
             self.keep_and_show(args, history, view)
             return
         by: Literal["stop", "layer", "token"] = "layer" if args.layer else "token" if args.token else "stop"

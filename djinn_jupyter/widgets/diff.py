@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from djinn_jupyter.api.names import labelled
 from djinn_jupyter.widgets.html import Html, card, div, joined, meter, mono, part, table
 from djinn_jupyter.widgets.matrix import matrix, spelled
 from djinn_jupyter.widgets.pictures import ABOVE, as_rows
@@ -25,15 +26,15 @@ def values_plain(compared: Compared) -> list[str]:
     """Spell how far the values are apart."""
     apart = compared.apart
     if apart is None or not apart.differing:
-        return [f"values at {compared.site}: {said(compared)}"]
+        return [f"values at {labelled(compared.site)}: {said(compared)}"]
     by_position = zip(apart.positions, apart.distances, strict=True)
     distances = ", ".join(f"{position}: {figure(distance, 2)}" for position, distance in by_position)
-    return [f"values at {compared.site}: {distances} (relative distance by position)", f"  {said(compared)}"]
+    return [f"values at {labelled(compared.site)}: {distances} (relative distance by position)", f"  {said(compared)}"]
 
 
 def values_part(a: DiffSide, compared: Compared) -> Html:
     """Draw the distance at each position, and say where it is largest."""
-    name, note = f"values at {compared.site}", div("dj-note", said(compared))
+    name, note = f"values at {labelled(compared.site)}", div("dj-note", said(compared))
     if compared.apart is None or not compared.apart.differing:
         return part(note, name=name)
     return part(_distances(a, compared.apart), note, name=f"distance of the {name}, relative to {label(a.name)}")

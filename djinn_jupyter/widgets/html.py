@@ -7,6 +7,7 @@ from collections.abc import Container, Iterable, Sequence
 from html import escape
 from typing import Final
 
+from djinn_jupyter.api.names import labelled
 from djinn_jupyter.wire.texts import label
 
 LITERAL: Final = " mathjax_ignore tex2jax_ignore"  # or JupyterLab and nbconvert typeset formulas in a card's texts
@@ -239,6 +240,12 @@ def facts(rows: Sequence[tuple[str, object]]) -> Html:
 
 def mono(text: object) -> Html:
     return element("code", text)
+
+
+def named_site(site: str) -> Html:
+    """Return a site with the names of its features, for a title or a table."""
+    named = labelled(site)
+    return joined([mono(site), element("bdi", named[len(site) :], class_="dj-soft")]) if named != site else mono(site)
 
 
 def meter(share: float, kind: str = "") -> Html:

@@ -9,10 +9,25 @@ from numpy.typing import NDArray
 
 from djinn_jupyter.api.influences import Edits, influence_lines, sections
 from djinn_jupyter.api.looks import Effect, Lens
+from djinn_jupyter.api.names import labelled
 from djinn_jupyter.api.watching import Watched
 from djinn_jupyter.widgets.chart import Chart
 from djinn_jupyter.widgets.charts import keys, line_chart, series_chart
-from djinn_jupyter.widgets.html import Html, card, div, element, facts, folded, joined, meter, mono, part, span, table
+from djinn_jupyter.widgets.html import (
+    Html,
+    card,
+    div,
+    element,
+    facts,
+    folded,
+    joined,
+    meter,
+    mono,
+    named_site,
+    part,
+    span,
+    table,
+)
 from djinn_jupyter.widgets.panels import Bars, Heatmap, Lines, token_labels
 from djinn_jupyter.widgets.pictures import BELOW, as_rows, background
 from djinn_jupyter.widgets.spelling import (
@@ -63,11 +78,11 @@ def lens_view(site: str, rows: Sequence[LensRow], *, session: str | None = None)
     head = ["position", "token", *(str(i + 1) for i in range(depth))]
     html = card(
         part(table(head, made, numeric=(0,))),
-        title=Html("Logit lens at " + mono(site)),
+        title=joined(["Logit lens at ", named_site(site)]),
         beside=f"top {depth} at {plural(len(rows), 'position')}",
         session=session,
     )
-    text = f"logit lens at {site}\n{columns(plain, ['position', 'token', 'lens'])}"
+    text = f"logit lens at {labelled(site)}\n{columns(plain, ['position', 'token', 'lens'])}"
     return View(plain=text, html=html, chart=lambda: Chart(panels=[_ranks(site, rows)]))
 
 
@@ -81,7 +96,7 @@ def _ranks(site: str, rows: Sequence[LensRow]) -> Heatmap:
     rank."""
     depth = max((len(row.top) for row in rows), default=0)
     ranked = [[row.top[rank] if rank < len(row.top) else None for row in rows] for rank in range(depth)]
-    return _predicted(f"logit lens at {site}", ranked, range(1, depth + 1), rows, down="rank")
+    return _predicted(f"logit lens at {labelled(site)}", ranked, range(1, depth + 1), rows, down="rank")
 
 
 def _predicted(
@@ -196,12 +211,13 @@ def edit_view(edited: Edited, stop: Paused, effect: EffectReading | None = None)
         facts(rows),
         effect_part(effect, edited=True) if effect is not None else None,
         *influence_parts(stop.influences, others, but=stop.edits),
-        title=joined([f"{title} at ", mono(edited.site)]),
+        title=joined([f"{title} at ", named_site(edited.site)]),
         beside=at_positions(edited.positions),
         session=stop.session,
     )
     plain = (
-        f"{title.lower()} at {edited.site}: {edited.edit}, {shape(edited.shape)} at {at_positions(edited.positions)}; "
+        f"{title.lower()} at {labelled(edited.site)}: {edited.edit}, {shape(edited.shape)} at "
+        f"{at_positions(edited.positions)}; "
         f"{plural(edited.entries_changed, 'entry', 'entries')} changed, norm {figure(edited.norm_before)} to "
         f"{figure(edited.norm_after)}, relative size {_relative(edited)} (session {label(stop.session)})"
     )
@@ -220,8 +236,10 @@ def effect_card(effect: Effect) -> View:
         "without": [one.probability_before for one in read.shifts],
         "with": [one.probability_after for one in read.shifts],
     }
-    bars = Bars(title=f"next token, edits at {effect.site}", names=names, series=series, measure="probability")
-    html = card(effect_part(read, edited=True), title=joined(["Effect at ", mono(effect.site)]),
+    bars = Bars(
+        title=f"next token, edits at {labelled(effect.site)}", names=names, series=series, measure="probability"
+    )
+    html = card(effect_part(read, edited=True), title=joined(["Effect at ", named_site(effect.site)]),
                 session=effect.reply.stop.session)  # fmt: skip
     return View(plain=repr(effect), html=html, chart=lambda: Chart(panels=[bars]))
 
@@ -317,7 +335,7 @@ def watch_view(
 ) -> View:
     """Draw the norms (or values, or components) of all recorded passes: `values`, `positions` and `runs` have one entry
     a pass."""
-    names, title = _pass_names(runs, len(values)), spell_watch(watch.site, watch.direction)
+    names, title = _pass_names(runs, len(values)), labelled(spell_watch(watch.site, watch.direction))
     measure = _measure(watch, values)
     points = [
         (name, position, float(np.linalg.norm(row)) if measure == "norm" else float(row.item()))
@@ -375,7 +393,7 @@ def watch_line(watch: WatchDescription) -> str:
 
 
 def watching(watch: WatchDescription) -> str:
-    return f"watching {spell_watch(watch.site, watch.direction)}"
+    return f"watching {labelled(spell_watch(watch.site, watch.direction))}"
 
 
 def _counts(watch: WatchDescription) -> str:

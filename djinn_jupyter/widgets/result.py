@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from djinn_jupyter.api.names import labelled
 from djinn_jupyter.link.io_thread import SoFar
 from djinn_jupyter.widgets.html import Html, card, div, joined, meter, part, span
 from djinn_jupyter.widgets.lens import top_table
@@ -166,7 +167,7 @@ def rule_line(rule: RuleDescription) -> str:
     counts = f"changed {rule.passes_changed} of {plural(rule.passes_met, 'pass', 'passes')}{size}"
     if rule.trouble is not None:
         counts += f"; {plural(rule.passes_refused, 'pass', 'passes')} could not have it: {rule.trouble}"
-    return f"rule {rule.number}, {rule.what}{'' if rule.enabled else ' (off)'}: {counts}"
+    return f"rule {rule.number}, {labelled(rule.what)}{'' if rule.enabled else ' (off)'}: {counts}"
 
 
 def _new_tokens(done: Finished) -> str | Html:

@@ -9,6 +9,7 @@ from typing import Final
 
 from djinn_jupyter.api.batches import rows_below, rows_by_batch
 from djinn_jupyter.api.engine import SessionList
+from djinn_jupyter.api.names import labelled
 from djinn_jupyter.api.tables import shortened
 from djinn_jupyter.link.naming import distinct_labels
 from djinn_jupyter.settings import short_name
@@ -26,6 +27,7 @@ NUMERIC: Final = ("tokens", "breaks", "rules")
 LONG: Final = ("session", "held by", "shared with")
 FOLDED: Final = 2  # rows of a batch, from which on they are one line
 MOST: Final = 200  # lines of a list
+NAME: Final = 24  # characters of a feature's name
 Cells = list[str]
 
 
@@ -124,7 +126,7 @@ class _Listed:
             "\u25b8" if s.name == self._present else "",
             self._shown[s.name],
             ", ".join([s.doing, *filter(None, also if s.adapter else also[:2])]),
-            "" if s.stopped_at is None else f"{s.stopped_at}, step {s.step}",
+            "" if s.stopped_at is None else f"{labelled(s.stopped_at, longest=NAME)}, step {s.step}",
             str(s.tokens),
             str(len(s.breakpoints)),
             str(len(s.rules)),

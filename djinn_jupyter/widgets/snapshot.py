@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from djinn_jupyter.api.looks import Snapshot
 from djinn_jupyter.api.names import labelled
 from djinn_jupyter.widgets.chart import Chart
-from djinn_jupyter.widgets.html import Html, card, joined, part, table
+from djinn_jupyter.widgets.html import Html, card, joined, named_site, part, table
 from djinn_jupyter.widgets.matrix import matrix, spelled
 from djinn_jupyter.widgets.panels import Heatmap, attention, token_labels
 from djinn_jupyter.widgets.pattern import pattern
 from djinn_jupyter.widgets.pictures import Picture, as_rows, image, read_of, signed, signed_picture, whole_picture
 from djinn_jupyter.widgets.spelling import columns, figure, plural, spans
-from djinn_jupyter.widgets.stop import Look, features_of, largest, legend, named_site, picture_of, site_of
+from djinn_jupyter.widgets.stop import Look, features_of, largest, legend, picture_of, site_of
 from djinn_jupyter.widgets.tables import table_view
 from djinn_jupyter.widgets.tokens import cell_token
 from djinn_jupyter.widgets.view import View
@@ -56,7 +56,7 @@ def _activation(look: Look) -> Chart:
 def _drawn(picture: Picture, site: str, labels: Sequence[object]) -> Chart:
     rows = labels[:: picture.rows_per_cell]
     across = [i * picture.columns_per_cell for i in range(picture.cells.shape[1])]
-    return Chart(panels=[Heatmap(title=site, cells=picture.cells, rows=rows, columns=across, down="position",
+    return Chart(panels=[Heatmap(title=labelled(site), cells=picture.cells, rows=rows, columns=across, down="position",
                                  across="index", limit=picture.limit)])  # fmt: skip
 
 
@@ -91,7 +91,7 @@ def _values(look: Look) -> tuple[str, Html]:
     picture, count = _picture(look), len(look.all_positions)
     alt = f"values at {look.site}: positions {spans(look.all_positions)} down, {features_of(look.values)} values across"
     height = min(320, max(22, picture.cells.shape[0] * (22 if count <= ROWS else 3)))
-    most = largest(site_of(look.site), rows[-1].reshape(look.values.shape[1:]), look.names)
+    most = largest(site_of(look.site), rows[-1].reshape(look.values.shape[1:]))
     heads = _by_head(look, shown) if look.has_heads else []
     names = [str(h) for h in look.heads] if heads else []
     html = card(
@@ -102,11 +102,11 @@ def _values(look: Look) -> tuple[str, Html]:
         part(_heads_table(look, positions, heads, names), name="norm of each head") if heads else None,
         part(table(head, made, numeric=(0, 2, 3, 4)), name=_rows_name(len(shown), count)),
         part(most, name=f"largest at position {look.positions[-1]}"),
-        title=named_site(look.site, look.names),
+        title=named_site(look.site),
         beside=look.line,
         session=look.session,
     )
-    told = f"{labelled(look.site, look.names)}: {look.line}"
+    told = f"{labelled(look.site)}: {look.line}"
     plain = f"{told}\n{columns(plain_rows, head)}\nlargest at the last position: {most}"
     if heads:
         by_head = [[str(p), *spelled(norms)] for p, norms in zip(positions, heads, strict=True)]

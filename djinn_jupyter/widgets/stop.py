@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -12,10 +12,23 @@ from numpy.typing import NDArray
 
 from djinn_jupyter.api.arrays import to_numpy
 from djinn_jupyter.api.influences import influence_lines
-from djinn_jupyter.api.names import NAMELESS, Names, labelled
+from djinn_jupyter.api.names import labelled, labelled_numbers
 from djinn_jupyter.errors import UnknownSite
 from djinn_jupyter.widgets import pictures
-from djinn_jupyter.widgets.html import Html, card, div, element, joined, meter, mono, part, piece, small, styled, table
+from djinn_jupyter.widgets.html import (
+    Html,
+    card,
+    div,
+    element,
+    joined,
+    meter,
+    named_site,
+    part,
+    piece,
+    small,
+    styled,
+    table,
+)
 from djinn_jupyter.widgets.lens import effect_lines, effect_part, influence_parts
 from djinn_jupyter.widgets.memory import transfer_line
 from djinn_jupyter.widgets.spelling import at_positions, columns, figure, plural, quoted, rounded, shape, spans
@@ -40,14 +53,13 @@ def stop_view(
     lens: Sequence[LensRow] = (),
     effect: EffectReading | None = None,
     restored: Transfer | None = None,
-    names: Names = NAMELESS,
 ) -> View:
     """Return the card of a stop. `pooled` is its value, for the pictures; one of another stop is not drawn. `restored`
-    is the transfer that the session waited for before it could move, `names` has those of features."""
+    is the transfer that the session waited for before it could move."""
     here = pooled is not None and pooled.stop == stop.stop
-    strongest = strongest_features(stop.site, pooled if here else None, names)
-    plain = _plain(stop, lens, effect, restored, names, strongest)
-    html = _html(stop, pooled, lens, effect, restored, names, strongest)
+    strongest = strongest_features(stop.site, pooled if here else None)
+    plain = _plain(stop, lens, effect, restored, strongest)
+    html = _html(stop, pooled, lens, effect, restored, strongest)
 
     def since(words: str) -> View:
         beside = f'<span class="dj-soft">{piece(_beside(stop, restored))}'
@@ -69,17 +81,11 @@ def site_of(spelling: str) -> Site:
 LARGEST: Final = 5
 
 
-def named_site(site: str, names: Names) -> Html:
-    """Return a site with the names of its features, for a title."""
-    label = labelled(site, names)
-    return joined([mono(site), element("bdi", label[len(site) :], class_="dj-soft")]) if label != site else mono(site)
-
-
-def strongest_features(site: str, pooled: Pooled | None, names: Names) -> str | None:
+def strongest_features(site: str, pooled: Pooled | None) -> str | None:
     """Spell the largest features at the last position, where a value read at an added module has that position."""
     if pooled is None or pooled.last is None:
         return None
-    return largest(site_of(site), to_numpy(pooled.last)[-1], names)
+    return largest(site_of(site), to_numpy(pooled.last)[-1])
 
 
 def places_of_largest(row: NDArray[np.generic]) -> list[int]:
@@ -87,16 +93,12 @@ def places_of_largest(row: NDArray[np.generic]) -> list[int]:
     return list(map(int, np.argsort(-np.abs(row.reshape(-1).astype(np.float32)), kind="stable")[:LARGEST]))
 
 
-def largest(site: Site, row: NDArray[np.generic], names: Names) -> str:
+def largest(site: Site, row: NDArray[np.generic]) -> str:
     """Spell the entries of largest magnitude of one position, by the model's own number (of a head, then within it)."""
-    told = [(numbered(site, row.shape, place), float(row.reshape(-1)[place])) for place in places_of_largest(row)]
-    return ", ".join(f"{labelled_number(site, number, names)}: {figure(value)}" for number, value in told)
-
-
-def labelled_number(site: Site, number: str, names: Names) -> str:
-    """Spell a feature of a site by its number and its name."""
-    whole = f"{site.whole()}[{number}]"
-    return labelled(whole, names).replace(whole, number, 1)
+    places = places_of_largest(row)
+    numbers = labelled_numbers(str(site.whole()), [numbered(site, row.shape, place) for place in places])
+    told = zip(numbers, row.reshape(-1)[places], strict=True)
+    return ", ".join(f"{number}: {figure(float(value))}" for number, value in told)
 
 
 def numbered(site: Site, shape: Sequence[int], place: int) -> str:
@@ -139,7 +141,6 @@ def _plain(
     lens: Sequence[LensRow],
     effect: EffectReading | None,
     restored: Transfer | None,
-    names: Names,
     strongest: str | None,
 ) -> str:
     looks = {row.position: guesses_plain(row.top) for row in lens}
@@ -151,9 +152,9 @@ def _plain(
         for p in shown
     ]
     told = f"{moment(stop)}; {ran(stop)}; {why(stop)}; session {label(stop.session)}"
-    lines = [f"paused at {labelled(stop.site, names)} ({told})"]
+    lines = [f"paused at {labelled(stop.site)} ({told})"]
     if stop.also:
-        lines.append(f"also met here: {', '.join(stop.also)}")
+        lines.append(f"also met here: {labelled(', '.join(stop.also))}")
     if restored is not None:
         lines.append(transfer_line(restored))
     if stop.new_text:
@@ -186,7 +187,6 @@ def _html(
     lens: Sequence[LensRow],
     effect: EffectReading | None,
     restored: Transfer | None,
-    names: Names,
     strongest: str | None,
 ) -> Html:
     new = range(stop.prompt_tokens, len(stop.texts))
@@ -200,7 +200,7 @@ def _html(
         _positions(stop, drawn, lens),
         part(strongest, name=f"largest at position {stop.positions[-1]}") if strongest is not None else None,
         effect_part(effect, edited=bool(stop.edits)) if effect is not None else None,
-        title=joined(["Paused at ", named_site(stop.site, names)]),
+        title=joined(["Paused at ", named_site(stop.site)]),
         beside=_beside(stop, restored),
         dot="paused",
         session=stop.session,
@@ -212,7 +212,7 @@ def _beside(stop: Paused, restored: Transfer | None) -> str:
     if restored is not None:
         parts.append(transfer_line(restored))
     if stop.also:
-        parts.append(f"also {', '.join(stop.also)}")
+        parts.append(f"also {labelled(', '.join(stop.also))}")
     if stop.history_index < stop.history_length - 1:
         parts.append(f"stop {stop.history_index + 1} of {stop.history_length}")
     return " \u00b7 ".join(parts)
@@ -297,7 +297,7 @@ class Look:
     """A snapshot with its values as numpy, positions first, and the tokens at every absolute position of the line.
     `pooled` is all of it for the pictures, where `values` are those of the last `positions` alone: none of a pattern.
     `end` is one past the last position of the pass, where that is not among `positions`; `stop` is what a pooled value
-    was read from, `names` has those of features."""
+    was read from."""
 
     site: str
     values: NDArray[np.generic]
@@ -310,7 +310,6 @@ class Look:
     pooled: Pooled | None = None
     end: int | None = None
     stop: StopIdentity | None = None
-    names: Names = field(default_factory=dict)
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Final
 
-from djinn_jupyter.api.names import NAMELESS, Names, labelled
+from djinn_jupyter.api.names import labelled
 from djinn_jupyter.api.tables import Displayed, is_told_as_table
 from djinn_jupyter.widgets.html import card, element, mono, part, table
 from djinn_jupyter.widgets.lens import watch_line
@@ -39,10 +39,8 @@ def _figure(value: object) -> str:
     return figure(value) if isinstance(value, float) else "" if value is None else str(value)
 
 
-def breakpoints_view(
-    points: Sequence[nouns.BreakpointDescription], *, session: str | None = None, names: Names = NAMELESS
-) -> View:
-    rows = [[str(p.number), labelled(p.site, names), p.when or "", _kind(p), str(p.hits)] for p in points]
+def breakpoints_view(points: Sequence[nouns.BreakpointDescription], *, session: str | None = None) -> View:
+    rows = [[str(p.number), labelled(p.site), p.when or "", _kind(p), str(p.hits)] for p in points]
     head = ["number", "site", "when", "", "hits"]
     return _listed("Breakpoints", head, rows, "no breakpoints", numeric=(0, 4), code=(1, 2), session=session)
 
@@ -51,9 +49,9 @@ def _kind(point: nouns.BreakpointDescription) -> str:
     return " ".join(word for word, true in (("once", point.once), ("disabled", not point.enabled)) if true)
 
 
-def breakpoint_line(point: nouns.BreakpointDescription, *, existed: bool = False, names: Names = NAMELESS) -> str:
+def breakpoint_line(point: nouns.BreakpointDescription, *, existed: bool = False) -> str:
     """Spell a breakpoint: `breakpoint 1 at resid_post.20, the output of layer 20`."""
-    line = f"breakpoint {point.number} at {labelled(point.site, names)}"
+    line = f"breakpoint {point.number} at {labelled(point.site)}"
     described = described_site(point.site)
     line += f", {described}" if described else ""
     line += f", when {point.when}" if point.when else ""
@@ -102,7 +100,7 @@ def rows_view(session: str, rows: Sequence[Paused | Finished | str | None], dose
 def _row(row: Paused | Finished | str | None) -> list[str]:
     match row:
         case Paused():
-            place = f"paused at {row.site}, step {row.step}"
+            place = f"paused at {labelled(row.site)}, step {row.step}"
             return [cut(row.prompt_text), cut(row.new_text), str(len(row.log_probabilities)), place]
         case Finished():
             alone = f"; {row.note}" if row.note else ""
@@ -118,18 +116,12 @@ def cut(text: str) -> str:
     return line if len(line) <= SHOWN_CHARACTERS else "..." + line[-SHOWN_CHARACTERS:]
 
 
-def history_view(
-    stops: Sequence[nouns.StopDescription],
-    present: int | None,
-    *,
-    session: str | None = None,
-    names: Names = NAMELESS,
-) -> View:
+def history_view(stops: Sequence[nouns.StopDescription], present: int | None, *, session: str | None = None) -> View:
     rows = [
         [
             "\u25b8" if s.index == present else "",
             str(s.index + 1),
-            labelled(s.site, names),
+            labelled(s.site),
             str(s.step),
             s.reason,
             "edited" if s.edited else "",
@@ -177,7 +169,7 @@ def armed(session: nouns.SessionDescription) -> str:
         )
     if not session.kept:
         parts.append("not in the journal as it is (%djinn_status says why)")
-    return ", ".join(parts) or "nothing armed"
+    return labelled(", ".join(parts)) or "nothing armed"
 
 
 def _listed(

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
+from djinn_jupyter.api.names import labelled
 from djinn_jupyter.widgets.html import Html, div, element, joined, small, span
 from djinn_jupyter.widgets.pictures import ABOVE, BELOW, background, share_colour
 from djinn_jupyter.widgets.spelling import marked, percent, plural, quoted, share
@@ -59,7 +60,7 @@ def layer_strip(site: Site, layer: int, layers: int) -> Html:
             cells += [mark, element("i", title=title)]
     if layer >= layers:
         cells.append(mark)
-    label = f"{layer} of {layers} layers have run; the pass stands at {site}"
+    label = f"{layer} of {layers} layers have run; the pass stands at {labelled(str(site))}"
     caption = small(f"\u00a0logits, {layer} of {layers} layers run")
     return div("dj-layers", small("embed\u00a0"), " ", joined(cells), " ", caption, role="img", aria_label=label)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from djinn_jupyter.api.engine import TreeRow, rows_of
+from djinn_jupyter.api.names import labelled
 from djinn_jupyter.link.naming import distinct_labels
 from djinn_jupyter.widgets.charts import AXIS, NARROW, SOFT, WIDTH, colour, drawn
 from djinn_jupyter.widgets.html import Html, card, element, folded, part, table
@@ -65,7 +66,7 @@ def _origin(row: TreeRow, names: dict[str, str]) -> str:
 
 
 def _stop(stop: StopDescription) -> str:
-    return f"stop {stop.index + 1}: {stop.site}, step {stop.step}{', edited' if stop.edited else ''}"
+    return f"stop {stop.index + 1}: {labelled(stop.site)}, step {stop.step}{', edited' if stop.edited else ''}"
 
 
 def _cells(rows: Sequence[TreeRow], names: dict[str, str]) -> Iterator[list[object]]:
@@ -73,7 +74,7 @@ def _cells(rows: Sequence[TreeRow], names: dict[str, str]) -> Iterator[list[obje
         for stop in row.own:
             here = "stands here" if stop.index == row.branch.present else ""
             said = " ".join(filter(None, ("edited" if stop.edited else "", here)))
-            yield [names[row.branch.session], stop.index + 1, stop.site, stop.step, said]
+            yield [names[row.branch.session], stop.index + 1, labelled(stop.site), stop.step, said]
 
 
 def _drawing(rows: Sequence[TreeRow], names: dict[str, str], present: str | None) -> Html:

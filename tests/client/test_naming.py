@@ -13,7 +13,7 @@ import pytest
 import djinn_jupyter as dj
 from djinn_jupyter.api import names
 from djinn_jupyter.api.engine import RemoteEngine
-from djinn_jupyter.api.names import labelled, names_of
+from djinn_jupyter.api.names import digests_of, labelled, names_in, naming
 from djinn_jupyter.errors import StorageFailed, UnknownSite, UsageError
 from djinn_jupyter.magics import looking
 from djinn_jupyter.widgets import views
@@ -61,7 +61,8 @@ def test_names_outlive_the_module_the_kernel_and_the_engine(engine: RemoteEngine
     assert engine.feature_names("other.0") == {17: "capitals"}
     with one_thread(), reached(build_desk(build("llama", layers=3))) as [anew]:
         anew.add_module("sae", folder, at="resid_post.1")
-        assert names_of(anew.channel, ["sae.1[17]", "sae.1[2]", "resid_post.1[17]"]) == {"sae.1[17]": "capitals"}
+        sites = ["sae.1[17]", "sae.1[2]", "resid_post.1[17]"]
+        assert names_in(digests_of(anew.channel), sites) == {"sae.1[17]": "capitals"}
 
 
 def test_another_module_at_the_same_site_has_none_of_them(engine: RemoteEngine, folder: Path, tmp_path: Path) -> None:
@@ -69,7 +70,7 @@ def test_another_module_at_the_same_site_has_none_of_them(engine: RemoteEngine, 
     engine.remove_module("sae")
     engine.add_module("sae", saes.saved(tmp_path / "b", saes.drawn(folder_width(engine), seed=1)), at="resid_post.1")
     assert engine.feature_names("sae.1") == {}
-    assert names_of(engine.channel, ["sae.1[17]"]) == {}
+    assert names_in(digests_of(engine.channel), ["sae.1[17]"]) == {}
 
 
 def folder_width(engine: RemoteEngine) -> int:
@@ -159,12 +160,13 @@ def test_a_stop_at_a_module_shows_its_largest_features(engine: RemoteEngine, fol
     order = [int(one) for one in np.argsort(-last, kind="stable")[:5]]
     engine.name_features("sae.1", {order[0]: "capitals"})
     told = f"largest at position 4: {order[0]} 'capitals': {last[order[0]]:.3g}, {order[1]}: {last[order[1]]:.3g}"
-    view = looking.outcome_view(stop)
+    with naming(digests_of(engine.channel)):
+        view = looking.outcome_view(stop)
+        look = views.snapshot_view(looking.look_at(session, "sae.1"))
+        chosen = views.snapshot_view(looking.look_at(session, f"sae.1[{order[1]},{order[0]}]"))
     assert told in view.plain
     assert f"{order[0]} 'capitals': {last[order[0]]:.3g}" in view.html
-    look = views.snapshot_view(looking.look_at(session, "sae.1"))
     assert told.replace("position 4", "the last position") in look.plain
-    chosen = views.snapshot_view(looking.look_at(session, f"sae.1[{order[1]},{order[0]}]"))
     assert chosen.plain.startswith(f"sae.1[{order[1]},{order[0]}] 'capitals': ")
     assert f"{order[0]} 'capitals': {last[order[0]]:.3g}, {order[1]}: " in chosen.plain
 
@@ -172,7 +174,7 @@ def test_a_stop_at_a_module_shows_its_largest_features(engine: RemoteEngine, fol
 def test_a_damaged_file_of_names_hides_no_stop(engine: RemoteEngine, folder: Path, data: Path) -> None:
     engine.name_features("sae.1", {17: "capitals"})
     (data / "djinn" / names.FILE).write_bytes(b"not a database" * 100)
-    assert names_of(engine.channel, ["sae.1[17]"]) == {}
+    assert names_in(digests_of(engine.channel), ["sae.1[17]"]) == {}
     with pytest.raises(StorageFailed, match="cannot be read: file is not a database"):
         engine.feature_names("sae.1")
     with pytest.raises(StorageFailed, match="No name was changed"):
@@ -182,7 +184,7 @@ def test_a_damaged_file_of_names_hides_no_stop(engine: RemoteEngine, folder: Pat
 def test_a_feature_that_no_module_can_have_has_no_name(engine: RemoteEngine, folder: Path) -> None:
     engine.name_features("sae.1", {17: "capitals"})
     sites = ["sae.1[17]", f"sae.1[{2**63}]", f"sae.1[{10**30}]"]
-    assert names_of(engine.channel, sites) == {"sae.1[17]": "capitals"}
+    assert names_in(digests_of(engine.channel), sites) == {"sae.1[17]": "capitals"}
 
 
 def test_a_name_is_in_no_recipe_and_no_number(engine: RemoteEngine, folder: Path) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from msgspec.structs import replace
 
 import djinn_jupyter as dj
+from djinn_jupyter import demo
 from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.api.stops import Finished, Paused
 from djinn_jupyter.editors.dap.protocol import CAPABILITIES
@@ -369,6 +372,29 @@ def test_pause_stops_a_run(editor: Editor) -> None:
     editor.ask("terminate")
     editor.event("terminated")
     editor.ask("disconnect")
+
+
+def test_a_feature_is_shown_with_its_name(
+    engine: RemoteEngine, editor: Editor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path))
+    engine.add_module("sae", demo.SAE_PATH)
+    engine.name_features("sae.4", {436: "$a$ <b>"})
+    try:
+        editor.launch("sae.4[436]", prompt=PROMPT, max_new_tokens=1)
+        assert editor.event("stopped")["description"] == "Paused at sae.4[436] '$a$ <b>'"
+        assert editor.stack()[0]["name"] == "sae.4[436] '$a$ <b>', step 0"
+        shown = editor.inside(editor.scopes()["Session"])
+        assert editor.inside(shown["breakpoints"]["variablesReference"])["1"]["value"].startswith(
+            "sae.4[436] '$a$ <b>'"
+        )
+        assert editor.inside(shown["stops"]["variablesReference"])["0"]["value"].startswith(
+            "sae.4[436] '$a$ <b>', step"
+        )
+    finally:
+        editor.ask("disconnect")
+        assert editor.ended()
+        engine.remove_module("sae")
 
 
 def test_a_thread_says_what_is_swept_in_it(

@@ -29,7 +29,7 @@ LATE = {
     "editors/magic.py": ("experimental; only its magic loads it", {"editors.panel"}),
     "magics/kernel_state.py": (
         "a load shows its line first; the package finds its names",
-        {"", "wire", "api.session"},
+        {"", "wire", "api.session", "api.names"},
     ),
     "magics/live_chart.py": ("ipywidgets, when a chart is drawn", {"widgets.live_memory"}),
     "magics/loading.py": ("a load shows its line before cards are imported", {"widgets.views", "link.registry"}),

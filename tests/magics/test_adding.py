@@ -79,6 +79,10 @@ def test_features_are_named_and_listed(notebook: Notebook, tmp_path: Path, monke
     assert notebook.shell.user_ns["found"] == {17: "the $word$"}
     assert "breakpoint 1 at sae.4[17] 'the $word$'" in notebook.cell("%djinn_break sae.4[17]")
     assert "sae.4[17] 'the $word$'" in notebook.cell("%djinn_breaks")
+    assert "breakpoint 1 is off: sae.4[17] 'the $word$'" in notebook.cell("%djinn_breaks --off 1")
+    assert "rule 1 at sae.4[17] 'the $word$': zero" in notebook.cell("%djinn_steer sae.4[17] zero")
+    assert "watching sae.4[17] 'the $word$' at every pass" in notebook.cell("%djinn_watch sae.4[17]")
+    assert "1 breakpoint (sae.4[17] 'the $word$')" in notebook.cell("%djinn_load demo")
     (tmp_path / "names.csv").write_text("".join(f"{feature},name {feature}\n" for feature in range(12)))
     said = notebook.cell(f"%djinn_name sae.4 --from {tmp_path / 'names.csv'}")
     assert "sae.4: 13 named features: 0 'name 0', 1 'name 1'" in said

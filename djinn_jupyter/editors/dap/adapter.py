@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from djinn_jupyter import errors, settings
+from djinn_jupyter.api.names import digests_of, naming
 from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.api.stops import Stop
 from djinn_jupyter.editors.dap import debuggee as targets
@@ -407,8 +408,10 @@ class Adapter:
 
     def _do(self, work: Callable[[], None]) -> None:
         """Do queued work. A failure that answers no request is written to the client's console; the adapter goes on."""
+        engine = self.debuggee.loaded
         try:
-            work()
+            with naming(None if engine is None else digests_of(engine.channel)):
+                work()
         except errors.DjinnError as error:
             self.client.write(f"{error}\n", "stderr")
         except Exception as error:  # the top of the adapter's thread

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from djinn_jupyter.api.looks import spell_top
+from djinn_jupyter.api.names import labelled
 from djinn_jupyter.editors.dap import protocol
 from djinn_jupyter.editors.dap.breakpoints import number
 from djinn_jupyter.editors.dap.debuggee import Debuggee, DebugThread
@@ -106,12 +107,12 @@ class SessionScope(Container):
         stop = self._look.stop
         first, last = stop.positions[0], stop.positions[-1]
         breakpoints = [
-            Variable(name=str(b.number), value=f"{b.site}{f' when {b.when}' if b.when else ''}, hit {b.hits}")
+            Variable(name=str(b.number), value=f"{labelled(b.site)}{f' when {b.when}' if b.when else ''}, hit {b.hits}")
             for b in held.breakpoints
         ]
-        rules = [Variable(name=str(r.number), value=r.what) for r in held.rules]
+        rules = [Variable(name=str(r.number), value=labelled(r.what)) for r in held.rules]
         stops = [
-            Variable(name=str(s.index), value=f"{s.site}, step {s.step} ({s.reason})")
+            Variable(name=str(s.index), value=f"{labelled(s.site)}, step {s.step} ({s.reason})")
             for s in self._look.session.history().stops
         ]
         return [
@@ -163,7 +164,7 @@ class Inspection:
         thread, tree = self._debuggee.thread(given.thread_id), self._debuggee.tree
         stop = thread.stopped.stop
         whose = f" of {thread.session.label}" if self._debuggee.names_sessions else ""
-        lines = [(f"{stop.site}, step {stop.step}{whose}", tree.line_of(stop.site))]
+        lines = [(f"{labelled(stop.site)}, step {stop.step}{whose}", tree.line_of(stop.site))]
         lines += [(frame.name, frame.line) for frame in tree.enclosing(stop.site)]
         frames = [self._frame(thread, index, *line) for index, line in enumerate(lines)]
         shown = frames[given.start_frame :][: given.levels or None]

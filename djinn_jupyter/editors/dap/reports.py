@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from djinn_jupyter.api.names import labelled
 from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.api.stops import Finished, Paused
 from djinn_jupyter.editors.dap.debuggee import Debuggee, DebugThread
@@ -125,7 +126,7 @@ class Reports:
             reason = "function breakpoint"
         said: dict[str, Any] = {
             "reason": reason,
-            "description": f"Paused at {stop.site}",
+            "description": f"Paused at {labelled(stop.site)}",
             "text": repr(stop),
             "threadId": thread.number,
             "allThreadsStopped": len(self._debuggee.threads) == 1,

@@ -15,6 +15,7 @@ from typing import Any
 
 from djinn_jupyter.api import arrays, edits, looks
 from djinn_jupyter.api.edits import parse_edit
+from djinn_jupyter.api.names import labelled
 from djinn_jupyter.api.patches import Patch
 from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.api.stops import Paused, read_figures
@@ -445,7 +446,7 @@ class Activation(Container):
         found += [Variable(name=n, value=breakpoints.number(v)) for n, v in self._figures().items()]
         found.append(Variable(name="exactness", value=read.exactness))
         if self.site is None and stop.edits:
-            found.append(Variable(name="edits", value="; ".join(stop.edits)))
+            found.append(Variable(name="edits", value=labelled("; ".join(stop.edits))))
         return found
 
     def _figures(self) -> dict[str, float]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from djinn_jupyter.api.names import labelled
 from djinn_jupyter.methods.datasets.api.activations import Activations
 from djinn_jupyter.methods.datasets.api.scoring import Losses, Splice
 from djinn_jupyter.widgets.chart import Chart
@@ -21,7 +22,7 @@ PROMPTS = 5  # with a line of their own
 def collected_lines(acts: Activations) -> str:
     """Return a line for each site, and one on the files."""
     size = sum(shard.path.stat().st_size for shard in acts.shards)
-    sites = [f"{site}  {list(acts[site].shape)} {acts[site].dtype.name}" for site in acts.sites]
+    sites = [f"{labelled(site)}  {list(acts[site].shape)} {acts[site].dtype.name}" for site in acts.sites]
     files = f"{plural(len(acts), 'prompt')} in {plural(len(acts.shards), 'shard')}, {amount(size)}: {acts.folder.name}"
     if acts.exact:
         how = "each prompt computed alone"

@@ -4,24 +4,23 @@ value. Static: it needs no kernel."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from djinn_jupyter.api.names import Names, cut, labelled, names_in
+from djinn_jupyter.api.names import labelled
 from djinn_jupyter.methods.features.api.examples import INTERVALS, FeatureExample, FeatureValues
 from djinn_jupyter.methods.features.api.page import FeaturePage
 from djinn_jupyter.methods.features.request import WrittenToken
 from djinn_jupyter.widgets.chart import Chart
 from djinn_jupyter.widgets.charts import histogram
-from djinn_jupyter.widgets.html import Html, card, div, element, facts, folded, joined, named, part, table
+from djinn_jupyter.widgets.html import Html, card, div, element, facts, folded, joined, named, named_site, part, table
 from djinn_jupyter.widgets.panels import Bars, Panel
 from djinn_jupyter.widgets.pictures import scale_legend
 from djinn_jupyter.widgets.spelling import columns, figure, logit, marked, plural, quoted, truncated
-from djinn_jupyter.widgets.stop import named_site
 from djinn_jupyter.widgets.tokens import cell_token, signed_style, token_strip
 from djinn_jupyter.widgets.view import View
-from djinn_jupyter.wire.texts import in_quotes
 
 LONGEST: Final = 40  # characters of a token
 LONGEST_PLAIN, TOKENS_PLAIN, EXAMPLES_PLAIN = 16, 6, 5
@@ -33,27 +32,19 @@ NEVER: Final = "It is never active here."
 
 
 def page_view(page: FeaturePage) -> View:
-    """Show the page of a feature, with the names that it and those like it have on this machine."""
-    of, names = page.over, _names(page)
+    """Show the page of a feature."""
+    of = page.over
     html = card(
         facts(_facts(page)),
         *(_values(page, of) if of is not None else ()),
-        _decoder(page, names),
+        _decoder(page),
         *(_examples(page, of) if of is not None else ()),
         _notes(page),
-        title=joined(["Feature ", named_site(page.site, names)]),
+        title=joined(["Feature ", named_site(page.site)]),
         beside=page.reply.kind.replace("_", " "),
     )
-    panels = _panels(page, names)
-    return View(plain=_plain(page, names), html=html, chart=(lambda: Chart(panels=panels)) if panels else None)
-
-
-def _names(page: FeaturePage) -> Names:
-    """Return the names of the feature and of those like it; they belong to the module's files."""
-    sites = [page.site, *(_site(page, one.feature) for one in page.like)]
-    module = page.site.partition("[")[0]
-    [own] = page.reply.made.modules
-    return names_in({module: own.digest}, sites)
+    panels = _panels(page)
+    return View(plain=_plain(page), html=html, chart=(lambda: Chart(panels=panels)) if panels else None)
 
 
 def _facts(page: FeaturePage) -> list[tuple[str, str]]:
@@ -82,11 +73,11 @@ def _values(page: FeaturePage, of: FeatureValues) -> list[Html]:
     return [part(drawn, name="positions by value, where it is active")]
 
 
-def _decoder(page: FeaturePage, names: Names) -> Html:
+def _decoder(page: FeaturePage) -> Html:
     """Draw what it writes to the vocabulary and the features like it, side by side."""
     reply = page.reply
     drawn = [("promotes", _tokens(page.promoted)), ("suppresses", _tokens(page.suppressed))] if page.promoted else []
-    drawn += [("features like it, by the cosine of decoder rows", _like(page, names))] if page.like else []
+    drawn += [("features like it, by the cosine of decoder rows", _like(page))] if page.like else []
     pair = div("dj-pair", *(element("div", named(name), made) for name, made in drawn))
     return part(pair, div("dj-note", reply.unwritten or _said(page)))
 
@@ -114,9 +105,9 @@ def _site(page: FeaturePage, number: int) -> str:
     return f"{page.site.partition('[')[0]}[{number}]"
 
 
-def _like(page: FeaturePage, names: Names) -> Html:
+def _like(page: FeaturePage) -> Html:
     pairs = zip(page.like, _correlations(page), strict=True)
-    rows = [[named_site(_site(page, one.feature), names), figure(one.cosine, 2), found] for one, found in pairs]
+    rows = [[named_site(_site(page, one.feature)), figure(one.cosine, 2), found] for one, found in pairs]
     head = ["feature", "cosine", "correlation of values"]
     width = 2 if page.over is None else 3
     return table(head[:width], [row[:width] for row in rows], numeric=(1, 2))
@@ -126,7 +117,7 @@ def _examples(page: FeaturePage, of: FeatureValues) -> list[Html]:
     if not of.examples:
         return []
     rest = [one for one in of.examples if one.interval is not None]
-    legend = scale_legend(f"value of {page.site}", figure(-of.largest), figure(of.largest), "signed")
+    legend = scale_legend(f"value of {labelled(page.site)}", figure(-of.largest), figure(of.largest), "signed")
     found = [part(_table(page.examples, of.largest), legend, name="where it is largest")]
     others = [_table([one for one in rest if one.interval == at], of.largest, _interval(of, at)) for at in _there(rest)]
     return [*found, part(folded(div("", *others), "examples by value"))] if others else found
@@ -177,8 +168,8 @@ def _sentences(page: FeaturePage) -> list[str]:
     return [*page.reply.notes, *(() if page.over is None else page.over.notes)]
 
 
-def _plain(page: FeaturePage, names: Names) -> str:
-    told = [repr(page).replace(page.site, labelled(page.site, names), 1), columns(_facts(page))]
+def _plain(page: FeaturePage) -> str:
+    told = [repr(page), columns(_facts(page))]
     if page.reply.unwritten:
         told.append(f"what it writes to the vocabulary: {page.reply.unwritten}")
     else:
@@ -187,17 +178,13 @@ def _plain(page: FeaturePage, names: Names) -> str:
         told.append(_said(page))
     if page.like:
         pairs = zip(page.like, _correlations(page), strict=True)
-        each = (f"{_short_label(page, one.feature, names)} {figure(one.cosine, 2)}{f' (r {r})' if r else ''}"
+        label = partial(labelled, longest=LONGEST_PLAIN)
+        each = (f"{label(_site(page, one.feature))} {figure(one.cosine, 2)}{f' (r {r})' if r else ''}"
                 for one, r in pairs)  # fmt: skip
         told.append(f"like it, by cosine: {', '.join(each)}")
     if page.over is not None:
         told += _values_plain(page, page.over)
     return "\n".join([*told, *_sentences(page)])
-
-
-def _short_label(page: FeaturePage, feature: int, names: Names) -> str:
-    site = _site(page, feature)
-    return f"{site} {in_quotes(cut(names[site], LONGEST_PLAIN))}" if site in names else site
 
 
 def _tokens_plain(tokens: Sequence[WrittenToken]) -> str:
@@ -227,19 +214,19 @@ def _around(one: FeatureExample) -> str:
     return truncated(quoted(f"{before}\u00ab{_short(one.text)}\u00bb{behind}"), 2 * LONGEST)
 
 
-def _panels(page: FeaturePage, names: Names) -> list[Panel]:
+def _panels(page: FeaturePage) -> list[Panel]:
     of, found = page.over, list[Panel]()
     if of is not None and of.active:
         bins = [f"{figure(low)} to {figure(high)}" for low, high in pairwise(of.edges)]
-        found.append(Bars(title=f"values of {page.site} above zero", names=bins,
+        found.append(Bars(title=f"values of {labelled(page.site)} above zero", names=bins,
                           series={"positions": of.counts}, measure="positions"))  # fmt: skip
     tokens = [*page.promoted, *page.suppressed[::-1]]
     if tokens:
         words = [marked(one.text, one.token) for one in tokens]
-        found.append(Bars(title=f"what {page.site} adds to logits", names=words,
+        found.append(Bars(title=f"what {labelled(page.site)} adds to logits", names=words,
                           series={"logit": [one.logit for one in tokens]}, measure="logit"))  # fmt: skip
     if page.like:
-        labels = [labelled(_site(page, one.feature), names) for one in page.like]
-        found.append(Bars(title=f"features like {page.site}", names=labels,
+        labels = [labelled(_site(page, one.feature)) for one in page.like]
+        found.append(Bars(title=f"features like {labelled(page.site)}", names=labels,
                           series={"cosine": [one.cosine for one in page.like]}, measure="cosine"))  # fmt: skip
     return found

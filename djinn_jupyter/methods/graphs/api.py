@@ -296,7 +296,7 @@ class AttributionGraph(result.Result):
     def names(self) -> dict[str, str]:
         """The names of features by site: those of this machine, else those in the file."""
         made = self.reply.made
-        return self.names_kept | ({} if made is None else names_in(dict(made.modules), self.reply.sites))
+        return self.names_kept | ({} if made is None else names_in(lambda: dict(made.modules), self.reply.sites))
 
     def in_file(self) -> bytes:
         """Return the bytes of its file, with the names of its features."""

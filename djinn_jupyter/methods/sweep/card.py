@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from djinn_jupyter.methods.sweep.api.grid import FEWEST, NO_INTERVAL, Grid
+from djinn_jupyter.api.names import labelled
+from djinn_jupyter.methods.sweep.api.grid import FEWEST, NO_INTERVAL, Grid, places_shown
 from djinn_jupyter.widgets.chart import Chart
 from djinn_jupyter.widgets.html import Html, card, div, element, facts, folded, joined, mono, over, part, table
 from djinn_jupyter.widgets.panels import Heatmap, token_labels
@@ -37,7 +38,7 @@ def grid_view(grid: Grid) -> View:
         facts(_facts(grid)),
         part(*(div("dj-note", note) for note in drawn)) if drawn else None,
         title=mono(grid.metric),
-        beside=f"{grid.what}, over {', '.join(grid.over)}" if grid.over else grid.what,
+        beside=", over ".join(filter(None, (labelled(grid.what), ", ".join(grid.over)))),
     )
     figures = [one.plain(titled=grid.several) for one in pictures]
     plain = "\n".join([repr(grid), *figures, *(f"{name}: {value}" for name, value in _facts(grid)), *notes])
@@ -128,15 +129,15 @@ def _matrix(grid: Grid) -> tuple[NDArray[np.float64], list[str], list[tuple[str,
     """Return the values as a matrix (the mean over pairs), the names of its rows, those of its columns with a token
     each, and the kind of the columns."""
     values = grid.values.mean(axis=0) if grid.paired else grid.values
-    over, places = (grid.over[1:], grid.places()[1:]) if grid.paired else (grid.over, grid.places())
+    over, places, shown = grid.over[grid.paired :], grid.places()[grid.paired :], places_shown(grid)[grid.paired :]
     split = len(over) // 2 if grid.in_pairs else len(over) - 1
     texts = {} if grid.in_pairs else _shared_tokens(grid)
     names = [
-        (", ".join(map(str, at)), texts.get(at[-1], "") if over[-1:] == ("position",) else "")
-        for at in itertools.product(*places[split:])
+        (", ".join(names), texts.get(at[-1], "") if over[-1:] == ("position",) else "")
+        for names, at in zip(itertools.product(*shown[split:]), itertools.product(*places[split:]), strict=True)
     ]
     rows = [", ".join(f"{axis} {at}" for axis, at in zip(over, place, strict=False)) for place in
-            itertools.product(*places[:split])]  # fmt: skip
+            itertools.product(*shown[:split])]  # fmt: skip
     return values.reshape(len(rows), len(names)), rows, names, ", ".join(over[split:])
 
 
@@ -241,10 +242,10 @@ def _judged(grid: Grid) -> list[list[str]]:
     found = grid.statistics()
     change = np.nan_to_num(np.abs(found.change.reshape(-1)))
     head = ["", "change", "standard error", f"{found.confidence:.0%} interval", "p", "pairs"]
-    lines = []
+    lines, over, shown = [], grid.over[1:], places_shown(grid)[1:]
     for number in np.argsort(-change, kind="stable")[:JUDGED]:
         place = np.unravel_index(number, found.change.shape)
-        name = ", ".join(f"{axis} {at[i]}" for axis, at, i in zip(grid.over[1:], grid.places()[1:], place, strict=True))
+        name = ", ".join(f"{axis} {at[i]}" for axis, at, i in zip(over, shown, place, strict=True))
         at = {key: column[number] for key, column in found.columns().items()}
         interval = "-" if np.isnan(at["low"]) else f"{figure(at['low'])} to {figure(at['high'])}"
         lines.append([name, figure(at["change"]), figure(at["standard_error"], 2), interval, figure(at["p"], 2)])
@@ -257,7 +258,7 @@ def _largest(grid: Grid) -> list[list[str]]:
     if grid.paired:
         return []
     change = np.nan_to_num(grid.values.reshape(-1) - float(np.mean(grid.unedited)))
-    places = list(itertools.product(*grid.places()))
+    places = list(itertools.product(*places_shown(grid)))
     lines = [
         [", ".join(f"{axis} {at}" for axis, at in zip(grid.over, places[number], strict=True)), *map(figure, numbers)]
         for number in np.argsort(-np.abs(change), kind="stable")[:JUDGED]
@@ -275,8 +276,8 @@ def _confirmed(grid: Grid) -> list[list[str]]:
         return []
     pairs = len(grid.replies) if grid.paired else 1
     scores, exact = (of.reshape(pairs, -1).mean(0) for of in (grid.values, changes))
-    places = list(itertools.product(*(grid.places()[1:] if grid.paired else grid.places())))
-    over = grid.over[1:] if grid.paired else grid.over
+    places = list(itertools.product(*places_shown(grid)[grid.paired :]))
+    over = grid.over[grid.paired :]
     there = [number for number in np.argsort(-np.abs(scores), kind="stable") if not np.isnan(exact[number])]
     lines = [
         [", ".join(f"{axis} {at}" for axis, at in zip(over, places[number], strict=True)), *map(figure, numbers)]

@@ -11,6 +11,7 @@ import numpy as np
 from msgspec import UNSET
 
 from djinn_jupyter.api import arguments, arrays, likeness, result, runs, tables
+from djinn_jupyter.api.names import labelled
 from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.link.channel import Channel, SocketChannel, ask_for
@@ -170,7 +171,7 @@ class TokenMeasures(TextResult):
         chosen = sum(end - start for start, end in self.generated)
         logs = _float(self.reply.log_probabilities)
         mean = f", loss {-logs.mean():.4f} a token" if len(logs) else ""
-        return f"Text of {len(self.texts)} tokens, {chosen} of them generated{mean}; coloured by {self.by}"
+        return f"Text of {len(self.texts)} tokens, {chosen} of them generated{mean}; coloured by {labelled(self.by)}"
 
 
 def _float(array: Any) -> np.ndarray[Any, Any]:

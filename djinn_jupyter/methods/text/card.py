@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from djinn_jupyter.api.names import labelled
 from djinn_jupyter.methods.text.api import ENTROPY, NEXT, PROBABILITY, TextLens, TokenMeasures
 from djinn_jupyter.widgets.chart import Chart
 from djinn_jupyter.widgets.html import Html, card, div, element, joined, part, span, table
@@ -55,14 +56,14 @@ def _wrapped(read: TokenMeasures, scale: _Scale) -> Heatmap:
     cells[: len(texts)] = scale.values[: len(texts)]
     words = [*texts, *[""] * (rows * across - len(texts))]
     return Heatmap(
-        title=f"text, coloured by {read.by}",
+        title=f"text, coloured by {labelled(read.by)}",
         cells=cells.reshape(rows, across),
         words=[words[at : at + across] for at in range(0, len(words), across)],
         rows=range(0, rows * across, across),
         columns=range(across),
         down="position",
         across="behind it",
-        measure=read.by,
+        measure=labelled(read.by),
         signed=not scale.is_share,
         limit=scale.limit,
     )
@@ -79,7 +80,7 @@ def _tokens(read: TokenMeasures, chips: Html) -> Html:
 def _beside(read: TokenMeasures) -> str:
     chosen = sum(end - start for start, end in read.generated)
     generated = f", {chosen:,} of them generated" if chosen else ""
-    return f"{plural(len(read.texts), 'token')}{generated}, coloured by {read.by}"
+    return f"{plural(len(read.texts), 'token')}{generated}, coloured by {labelled(read.by)}"
 
 
 class _Scale:
@@ -105,7 +106,7 @@ class _Scale:
 
     def legend(self) -> Html:
         """Draw the scale with its ends."""
-        said = f"{self.by}; generated tokens are underlined"
+        said = f"{labelled(self.by)}; generated tokens are underlined"
         if self.is_share:
             return scale_legend(said, high=f"{figure(self.limit)} nats" if self.by == ENTROPY else "1")
         return scale_legend(said, figure(-self.limit), figure(self.limit), "signed")
@@ -133,7 +134,7 @@ def _next(read: TokenMeasures) -> Html:
 
 def _said(read: TokenMeasures, at: int) -> str:
     """Spell the numbers of a token, and the predictions in its place, one a line."""
-    numbers = [f"{name} {_spelled(name, float(read.of(name)[at]))}" for name in _told(read, at)]
+    numbers = [f"{labelled(name)} {_spelled(name, float(read.of(name)[at]))}" for name in _told(read, at)]
     top = [f"{_short(marked(one.text, one.token))} {percent(one.probability)}" for one in read.predicted(at)]
     return "\n".join([f"position {at}", *numbers, *(["predicted here:"] if top else []), *top])
 
@@ -156,7 +157,7 @@ def _head(read: TokenMeasures) -> str:
 
 
 def _named(read: TokenMeasures) -> str:
-    return "the least probable tokens" if read.by == PROBABILITY else f"the largest of {read.by}"
+    return "the least probable tokens" if read.by == PROBABILITY else f"the largest of {labelled(read.by)}"
 
 
 def _table(read: TokenMeasures) -> Html:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from djinn_jupyter.api.names import labelled
 from djinn_jupyter.methods.why.api import ScoreParts
 from djinn_jupyter.widgets.chart import Chart
 from djinn_jupyter.widgets.html import Html, card, div, element, facts, part, table
@@ -59,7 +60,7 @@ def _rows(read: ScoreParts, at: str, count: int) -> list[list[str]]:
     side, found = read.side(at), read.top(count, at)
     others = sum(one.value for one in side.parts) - sum(value for *_, value in found)
     left = len(side.parts) - len(found)
-    rows = [[name, logit(value, signed=True)] for _, name, value in found]
+    rows = [[labelled(name), logit(value, signed=True)] for _, name, value in found]
     rows += [[f"{left} others", logit(others, signed=True)]] if left else []
     return [*rows, ["biases", logit(side.constant, signed=True)], ["rest", figure(side.rest)]]
 
@@ -83,7 +84,7 @@ def _bars(read: ScoreParts, at: str) -> Bars:
     found = read.top(DRAWN, at)
     return Bars(
         title=cut(f"head {read.head}, parts of the score at {_place(read, at)}", 96),
-        names=[name for _, name, _ in found],
+        names=[labelled(name) for _, name, _ in found],
         series={"part": [value for *_, value in found]},
         measure="score",
     )

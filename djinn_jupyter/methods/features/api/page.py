@@ -13,6 +13,7 @@ from msgspec import UNSET
 
 from djinn_jupyter.api import arguments, interrupts, likeness, result, tables
 from djinn_jupyter.api.engine import RemoteEngine
+from djinn_jupyter.api.names import labelled
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.link.channel import Channel
 from djinn_jupyter.methods.datasets.api.activations import Activations
@@ -124,11 +125,9 @@ class FeaturePage(result.Result):
     def __repr__(self) -> str:
         of = self.over
         if of is None:
-            return f"Feature {self.site}, read without a collection"
-        return (
-            f"Feature {self.site}: active at {of.active:,} of {of.positions:,} positions ({100 * of.density:.3g} %), "
-            f"at most {of.largest:.4g}"
-        )
+            return f"Feature {labelled(self.site)}, read without a collection"
+        share = f"{of.active:,} of {of.positions:,} positions ({100 * of.density:.3g} %)"
+        return f"Feature {labelled(self.site)}: active at {share}, at most {of.largest:.4g}"
 
 
 def _as_it_was(over: FeatureValues) -> Activations:

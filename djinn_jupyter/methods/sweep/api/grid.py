@@ -17,6 +17,7 @@ import numpy as np
 
 from djinn_jupyter.api.arguments import typed
 from djinn_jupyter.api.arrays import from_numpy, largest, to_numpy
+from djinn_jupyter.api.names import Digests, digests_in, labelled, labelled_numbers
 from djinn_jupyter.api.result import STRONGEST
 from djinn_jupyter.api.result_files import FileContent, Reproducible, Tensors, decoded, encoded, named, put, read
 from djinn_jupyter.api.tables import SHORT, TAIL, Charted, Tabular, frame_of, is_picture, shortened
@@ -180,6 +181,7 @@ def _parts(changes: Matrix, draws: int) -> list[Matrix]:
 
 # The result of a sweep: numbers by cell, their computation, and their exactness. Asks nothing of an engine.
 
+NAME: Final = 24  # characters of a feature's name in a grid
 UNFINISHED: Final = "unfinished"  # the edit of a sweep that ended before its last cell
 FLAGS: Final = ("paired", "several", "interrupted", "missing")
 RECIPE: Final = ("site", "over", "edit", "windows", "in_pairs", "receivers", "into", "mode", "seed")
@@ -221,6 +223,10 @@ class Grid(Charted, Reproducible):
         self.mode = "fast" if any(one.mode == "fast" for one in self.replies) else "exact"
         values = [[to_numpy(measured.values) for measured in one.measured] for one in self.replies]
         self.values: np.ndarray[Any, Any] = np.array(self._of_each(values), dtype=np.float64)
+
+    @property
+    def _digests(self) -> Digests | None:
+        return digests_in([module for one in self.replies if one.made is not None for module in one.made.modules])
 
     def along(self, axis: str) -> tuple[Any, ...]:
         """Return the places along an axis, of the first pair where pairs differ; empty for an unknown axis."""
@@ -459,13 +465,18 @@ class Grid(Charted, Reproducible):
         how = self.mode if self.steps is None else "estimated"
         cells = self.replies[0].confirmed
         told = "" if cells is None else f", {len(cells.cells):,} cells computed exactly too"
-        return f"Grid of {self.metric}{over}: {self.what}, {how}{told}"
+        return f"Grid of {self.metric}{over}: {labelled(self.what)}, {how}{told}"
 
     def _shortened(self, text: str) -> str:
         """Return the view's text; for a long one the largest changes and its end, with the unedited metrics."""
         if len(text) <= SHORT:
             return text
-        largest = [f"{', '.join(map(str, place))}: {change:+.4g}" for *place, change in self.top()]
+        shown = [dict(zip(*each, strict=True)) for each in zip(self.places(), places_shown(self), strict=True)]
+        of_cell = shown[self.paired :]
+        largest = [
+            f"{', '.join(names[at] for names, at in zip(of_cell, place, strict=True))}: {change:+.4g}"
+            for *place, change in self.top()
+        ]
         return shortened("\n".join([repr(self), "largest changes:", *largest, text[-TAIL:].partition("\n")[2]]))
 
     @property
@@ -473,6 +484,15 @@ class Grid(Charted, Reproducible):
         """The edit at each cell, with its place."""
         path = f", by paths to {', '.join(self.receivers)} alone" if self.receivers else ""
         return f"{self.edit} at {self.site}{path}"
+
+
+def places_shown(grid: Grid) -> tuple[list[str], ...]:
+    """Return the places along each axis as a card shows them: features with their names."""
+    module = grid.site.partition("[")[0]
+    return tuple(
+        labelled_numbers(module, places, NAME) if axis.endswith("neuron") else list(map(str, places))
+        for axis, places in zip(grid.over, grid.places(), strict=True)
+    )
 
 
 def _made(replies: Sequence[Swept]) -> list[Recipe]:
