@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
-from matplotlib.patches import PathPatch, Rectangle
+from matplotlib.patches import FancyBboxPatch, PathPatch
 from matplotlib.path import Path
 
 from djinn_jupyter.errors import UsageError
@@ -134,7 +134,8 @@ def _height(panel: Panel, width: float) -> float:
     if isinstance(panel, Lines):
         return 2.2
     if isinstance(panel, Network):
-        return max(SHORTEST, 0.3 + min(width, panel.width / 72) * panel.height / panel.width)
+        drawn = panel.drawn
+        return max(SHORTEST, 0.3 + min(width, drawn.width / 72) * drawn.height / drawn.width)
     if isinstance(panel, Bars):
         return max(SHORTEST, 0.7 + 0.17 * len(panel.names) * max(1, len(panel.series) * 0.7))
     rows, columns = panel.cells.shape
@@ -202,15 +203,23 @@ def _(panel: Bars, ax: Axes) -> None:
 
 @_draw.register
 def _(panel: Network, ax: Axes) -> None:
-    for edge in panel.edges:
+    drawn = panel.drawn
+    for edge in drawn.edges:
         points = [point for _, step in edge.steps for point in step]
         codes = [CODES[command] for command, step in edge.steps for _ in step]
         ink, share = panel.ink(edge)
-        ax.add_patch(PathPatch(Path(points, codes), fill=False, edgecolor=ink, linewidth=0.4 + 2 * share, alpha=0.8))
-    for name, x, y, wide, high in panel.boxes:
-        ax.add_patch(Rectangle((x - wide / 2, y), wide, high, facecolor="0.95", edgecolor="0.5", linewidth=0.5))
-        ax.text(x, y + high / 2, cut(name), ha="center", va="center", fontsize=_letters(panel), **LITERAL)
-    ax.set(xlim=(0, panel.width), ylim=(panel.height, 0), aspect="equal")
+        ax.add_patch(PathPatch(Path(points, codes), fill=False, edgecolor=ink, linewidth=0.4 + 2 * share, alpha=0.8,
+                               linestyle=DASHES[edge.dash]))  # fmt: skip
+    letters = {"va": "center", "fontsize": _letters(drawn), **LITERAL}
+    for box in drawn.boxes:
+        corners = f"round,pad=0,rounding_size={box.radius}" if box.radius else "square,pad=0"
+        ax.add_patch(FancyBboxPatch((box.x - box.width / 2, box.y), box.width, box.height, boxstyle=corners,
+                                    facecolor="0.95", edgecolor="0.5", linewidth=0.5 * box.outline.width,
+                                    linestyle=DASHES[box.outline.dashed]))  # fmt: skip
+        ax.text(box.x, box.y + box.height / 2, cut(box.name), ha="center", **letters)
+    for said, x, y in drawn.texts:
+        ax.text(x, y, cut(said, TITLE), **letters)
+    ax.set(xlim=(0, drawn.width), ylim=(drawn.height, 0), aspect="equal")
     ax.set_axis_off()
     ax.set_title(cut(panel.title, TITLE), loc="left", **LITERAL)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
@@ -19,6 +19,8 @@ BLUE, ORANGE = "#2e7ad6", "#e06c28"
 SERIES: Final = (BLUE, ORANGE, "#2a9d76", "#a06cc0", "#8c8c2c")  # told apart with every common colour blindness
 SQUARE: Final = 64  # cells on a side, up to which they are square
 WORD, TICK, SIDE, TITLE = 8, 24, 40, 96  # characters in a cell, of a label, of a name along a side, and of a title
+
+SAMPLE, ROW, LETTER = 28, 20, 6.6  # pixels of a legend: a sample, a row, and a letter at most
 
 Scale = Sequence[tuple[float, Colour, float]]
 """Colours between 0 and 1: where, the colour, and its opacity."""
@@ -108,12 +110,19 @@ class Bars:
 
 @dataclass(frozen=True, kw_only=True)
 class Arrow:
-    """An edge of a graph: its `path` as the `d` of an SVG path, of absolute M, C and V. It is drawn by its `size`."""
+    """An edge of a graph: its `path` as the `d` of an SVG path, of absolute M, C and V. It is drawn by its `size`. One
+    that `rises` runs from a lower row up to a higher one."""
 
     name: str
     path: str
     score: float
     size: float
+    rises: bool = False
+
+    @property
+    def dash(self) -> int:
+        """The number of its dashes, among solid, dashed, dotted and dash-dotted lines: its sign and direction."""
+        return 2 * (self.score <= 0) + self.rises
 
     @cached_property
     def steps(self) -> list[tuple[str, list[tuple[float, float]]]]:
@@ -126,21 +135,100 @@ class Arrow:
         return found
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outline:
+    """The outline of a box: the `radius` of its corners in pixels, its width, and whether it is dashed."""
+
+    radius: float | None = None
+    width: int = 1
+    dashed: bool = False
+
+    def rounded(self, otherwise: float) -> float:
+        """Return the radius; `otherwise` where the kind has none of its own."""
+        return otherwise if self.radius is None else self.radius
+
+
+OUTLINES: Final = {
+    "error": Outline(dashed=True),
+    "embedding": Outline(radius=0),
+    "output": Outline(radius=13),
+    "group": Outline(width=3),
+}  # by the kind of a node; others have the default
+
+
+@dataclass(frozen=True, kw_only=True)
+class Box:
+    """A node of a graph: `x` is its middle, `y` its upper side, in pixels. Its outline shows its `kind`."""
+
+    name: str
+    x: float
+    y: float
+    width: float
+    height: float
+    kind: str = ""
+
+    @property
+    def outline(self) -> Outline:
+        return OUTLINES.get(self.kind, Outline())
+
+    @property
+    def radius(self) -> float:
+        """The radius of its corners; half its height makes them round."""
+        return min(self.outline.rounded(4), self.height / 2)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """Boxes (name, x of the middle, y of the top, width, height) with edges between them, in pixels, y downwards.
-    Edges are orange above zero, blue below, and as thick as their sizes."""
+    """Boxes with edges between them, in pixels, y downwards. Edges are orange and solid above zero, blue and dotted
+    below, dashed where they rise, and as thick as their sizes. `what` is what an edge raises or lowers; `kinds` explain
+    the kinds of the boxes, `note` is another line of the legend. `texts` are words, each with the place of its
+    beginning."""
 
     title: str
     width: float
     height: float
-    boxes: Sequence[tuple[str, float, float, float, float]]
+    boxes: Sequence[Box]
     edges: Sequence[Arrow]
+    what: str = "the metric"
+    kinds: Sequence[tuple[str, str]] = ()
+    note: str = ""
+    texts: Sequence[tuple[str, float, float]] = ()
+
+    @cached_property
+    def most(self) -> float:
+        """The largest size of an edge, or 1."""
+        return max((one.size for one in self.edges), default=0.0) or 1.0
 
     def ink(self, edge: Arrow) -> tuple[str, float]:
         """Return the colour of an edge, and its share of the largest size."""
-        most = max(one.size for one in self.edges) or 1.0
-        return ORANGE if edge.score > 0 else BLUE, edge.size / most
+        return ORANGE if edge.score > 0 else BLUE, edge.size / self.most
+
+    @cached_property
+    def drawn(self) -> Network:
+        """The same graph with a legend below: a sample and its words in each row."""
+        there = {(one.score > 0, one.rises) for one in self.edges}
+        signs = [(rises, score) for rises in (False, True) for score in (1.0, -1.0) if (score > 0, rises) in there]
+        words = [f"{self.what} would {'rise' if score > 0 else 'fall'}{', upwards' * rises}" for rises, score in signs]
+        words += [*(said for _, said in self.kinds), *([self.note] if self.note else [])]
+        rows = [self.height + ROW * (1 + number) for number in range(len(words))]
+        lines = [
+            Arrow(
+                name=said, path=f"M4,{y}C4,{y} {SAMPLE},{y} {SAMPLE},{y}", score=score, size=self.most / 2, rises=rises
+            )
+            for (rises, score), said, y in zip(signs, words, rows, strict=False)
+        ]
+        boxes = [
+            Box(name="", x=4 + SAMPLE / 2, y=y - 6, width=SAMPLE, height=12, kind=kind)
+            for (kind, _), y in zip(self.kinds, rows[len(signs) :], strict=False)
+        ]
+        return replace(
+            self,
+            width=max([self.width, *(SAMPLE + 12 + LETTER * len(said) for said in words)]),
+            height=max([self.height, *(y + ROW for y in rows)]),
+            boxes=[*self.boxes, *boxes],
+            edges=[*self.edges, *lines],
+            texts=[(said, SAMPLE + 10, y) for said, y in zip(words, rows, strict=True)],
+        )
 
 
 Panel = Heatmap | Lines | Bars | Network

@@ -13,7 +13,20 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from djinn_jupyter.widgets.panels import SERIES, SIDE, TITLE, WORD, Bars, Heatmap, Lines, Network, Panel, Scale, cut
+from djinn_jupyter.widgets.panels import (
+    SERIES,
+    SIDE,
+    TITLE,
+    WORD,
+    Bars,
+    Box,
+    Heatmap,
+    Lines,
+    Network,
+    Panel,
+    Scale,
+    cut,
+)
 from djinn_jupyter.widgets.spelling import rounded
 
 GREY: Final = "rgb(128,128,128)"  # readable on white and on black
@@ -117,36 +130,48 @@ def _(panel: Bars) -> list[Any]:
 def _(panel: Network) -> list[Any]:
     """Return what the pointer finds: the names of the boxes, and the middle of each edge."""
     ends = [edge.steps[len(edge.steps) // 2][1][0] for edge in panel.edges]
-    x = [at for _, at, *_ in panel.boxes] + [at for at, _ in ends]
-    y = [top + high / 2 for *_, top, _, high in panel.boxes] + [at for _, at in ends]
-    names = [literal(name, TITLE) for name, *_ in panel.boxes]
+    x = [box.x for box in panel.boxes] + [at for at, _ in ends]
+    y = [box.y + box.height / 2 for box in panel.boxes] + [at for _, at in ends]
+    names = [literal(box.name, TITLE) for box in panel.boxes]
     names += [f"{literal(edge.name, TITLE)}: {rounded(edge.score, DIGITS)}" for edge in panel.edges]
     return [go.Scatter(x=x, y=y, text=names, mode="markers", marker={"size": 14, "color": CLEAR}, hoverinfo="text")]
 
 
 def _drawn_graph(panel: Network) -> dict[str, Any]:
-    """Return the shapes of a graph, and the axes under them, which do not show."""
+    """Return the shapes of a graph and of its legend, and the axes under them, which do not show."""
+    drawn = panel.drawn
     edges = [
-        {"type": "path", "path": edge.path, "opacity": 0.8, "line": {"color": ink, "width": 1 + 5 * share}}
-        for edge in panel.edges
-        for ink, share in [panel.ink(edge)]
-    ]
-    boxes = [
-        {"type": "rect", "x0": x - wide / 2, "x1": x + wide / 2, "y0": y, "y1": y + high, "line": {"color": GREY},
-         "fillcolor": GRID} for _, x, y, wide, high in panel.boxes
+        {"type": "path", "path": edge.path, "opacity": 0.8,
+         "line": {"color": ink, "width": 1 + 5 * share, "dash": DASHES[edge.dash]}}
+        for edge in drawn.edges for ink, share in [panel.ink(edge)]
     ]  # fmt: skip
-    names = [
-        {"x": x, "y": y + high / 2, "text": literal(name), "showarrow": False, "font": {"size": 11}}
-        for name, x, y, _, high in panel.boxes
-    ]
+    dashes = {True: "3px,2px", False: "solid"}
+    boxes = [
+        {"type": "path", "path": _outline(box), "fillcolor": GRID,
+         "line": {"color": GREY, "width": box.outline.width, "dash": dashes[box.outline.dashed]}}
+        for box in drawn.boxes
+    ]  # fmt: skip
+    plain = {"showarrow": False, "font": {"size": 11}}
+    names = [{"x": box.x, "y": box.y + box.height / 2, "text": literal(box.name), **plain} for box in panel.boxes]
+    names += [{"x": x, "y": y, "text": literal(said, TITLE), "xanchor": "left", **plain} for said, x, y in drawn.texts]
     hidden = {"visible": False, "constrain": "domain"}
     return {
         "shapes": edges + boxes,
         "annotations": names,
-        "height": round(panel.height) + 60,
-        "xaxis": {**hidden, "range": [0, panel.width]},
-        "yaxis": {**hidden, "range": [panel.height, 0], "scaleanchor": "x"},
+        "height": round(drawn.height) + 60,
+        "xaxis": {**hidden, "range": [0, drawn.width]},
+        "yaxis": {**hidden, "range": [drawn.height, 0], "scaleanchor": "x"},
     }
+
+
+def _outline(box: Box) -> str:
+    """Return the outline of a box, with round corners, as a path of absolute M, L and Q."""
+    left, right, top, base, r = box.x - box.width / 2, box.x + box.width / 2, box.y, box.y + box.height, box.radius
+    return (
+        f"M{left + r},{top}L{right - r},{top}Q{right},{top} {right},{top + r}L{right},{base - r}"
+        f"Q{right},{base} {right - r},{base}L{left + r},{base}Q{left},{base} {left},{base - r}"
+        f"L{left},{top + r}Q{left},{top} {left + r},{top}Z"
+    )
 
 
 def _interval(panel: Heatmap) -> Any:

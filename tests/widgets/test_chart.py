@@ -17,12 +17,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib import pyplot
+from matplotlib.patches import FancyBboxPatch
 
 from djinn_jupyter.errors import MissingDependency, UsageError
 from djinn_jupyter.widgets import views
 from djinn_jupyter.widgets.chart import Chart, picture_path
 from djinn_jupyter.widgets.memory import trace_view
-from djinn_jupyter.widgets.panels import SERIES, Arrow, Bars, Heatmap, Lines, Network, Panel, cut, token_labels
+from djinn_jupyter.widgets.panels import SERIES, Arrow, Bars, Box, Heatmap, Lines, Network, Panel, cut, token_labels
 from djinn_jupyter.widgets.view import PLOTLY
 from tests.widgets import cards, samples
 
@@ -48,8 +49,10 @@ def panels(text: str) -> list[Panel]:
             title=text,
             width=90,
             height=80,
-            boxes=[(text, 20, 10, 30, 20)],
+            boxes=[Box(name=text, x=20, y=10, width=30, height=20)],
             edges=[Arrow(name=text, path="M20,30C20,40 20,50 60,60V70", score=-1.5, size=1.5)],
+            what=text,
+            kinds=[("error", text)],
         ),
     ]
 
@@ -58,6 +61,44 @@ def panels(text: str) -> list[Panel]:
 def no_figure_stays() -> Any:
     yield
     pyplot.close("all")
+
+
+KINDS = ("feature", "error", "embedding", "output", "group")
+SIGNS = [(score, rises) for score in (1.0, -1.0) for rises in (False, True)]
+
+
+def graph() -> Chart:
+    """A graph with a box of each kind at one place, and an edge of each sign and direction."""
+    return Chart(panels=[Network(
+        title="a", width=90, height=80, kinds=[(kind, f"words of {kind}") for kind in KINDS], what="it", note="a note",
+        boxes=[Box(name=kind, x=20, y=10, width=40, height=26, kind=kind) for kind in KINDS],
+        edges=[Arrow(name="a", path="M20,30V70", score=score, size=1.0, rises=rises) for score, rises in SIGNS],
+    )])  # fmt: skip
+
+
+def test_boxes_and_edges_of_a_graph_differ_without_their_colours() -> None:
+    shapes = [one.to_plotly_json() for one in graph().figure().layout.shapes]
+    boxes = [one for one in shapes if "fillcolor" in one]
+    assert len({(one["path"], one["line"]["width"], one["line"]["dash"]) for one in boxes[:5]}) == 5
+    assert len({one["line"]["dash"] for one in shapes if "fillcolor" not in one}) == 4
+    patches = graph().plot().patches
+    drawn = [one for one in patches if isinstance(one, FancyBboxPatch)]
+    outlines = {(str(vars(one.get_boxstyle())), one.get_linewidth(), one.get_linestyle()) for one in drawn[:5]}
+    assert len(outlines) == 5
+    assert len({one.get_linestyle() for one in patches if not isinstance(one, FancyBboxPatch)}) == 4
+
+
+def test_a_legend_has_a_sample_of_each_kind_and_sign() -> None:
+    words = ["it would rise", "it would fall", "it would rise, upwards", "it would fall, upwards"]
+    words += [*(f"words of {kind}" for kind in KINDS), "a note"]
+    figure, ax = graph().figure(), graph().plot()
+    assert [one.text for one in figure.layout.annotations[5:]] == words
+    assert [one.get_text() for one in ax.texts[-len(words) :]] == words
+    low = [one.y for one in figure.layout.annotations[5:]]
+    assert low == sorted(low)
+    assert low[0] > 80
+    assert low[-1] < figure.layout.yaxis.range[0] == ax.get_ylim()[0]
+    assert len(figure.layout.shapes) == len(ax.patches) == 2 * (len(KINDS) + len(SIGNS))
 
 
 def test_the_numbers_and_places_of_a_heatmap_come_out_of_both_libraries() -> None:
@@ -218,7 +259,7 @@ def test_the_menu_brings_the_axes_and_shapes_of_each_picture() -> None:
     heat, _, _, graph = panels("a")
     figure = Chart(panels=[heat, graph]).figure()
     back, there = (button.args[1] for button in figure.layout.updatemenus[0].buttons)
-    assert len(there["shapes"]) == 2
+    assert len(there["shapes"]) == 4  # an edge and a box, and a sample of each
     assert there["annotations"][0]["text"] == "a"
     assert not there["xaxis"]["visible"]
     assert back["shapes"] == back["annotations"] == []

@@ -15,7 +15,7 @@ from djinn_jupyter.methods.sweep.api.grid import NO_INTERVAL
 from djinn_jupyter.widgets.chart import Chart
 from djinn_jupyter.widgets.charts import SOFT, picture, series_chart
 from djinn_jupyter.widgets.html import Html, card, div, element, facts, mono, part, small, table
-from djinn_jupyter.widgets.panels import BLUE, ORANGE, Arrow, Heatmap, Lines, Network
+from djinn_jupyter.widgets.panels import BLUE, ORANGE, OUTLINES, Arrow, Box, Heatmap, Lines, Network, Outline
 from djinn_jupyter.widgets.spelling import columns, figure, plural
 from djinn_jupyter.widgets.view import View
 from djinn_jupyter.wire.nouns import StopIdentity
@@ -27,12 +27,6 @@ MOST: Final = 120  # edges drawn
 THIN, THICK = 1.0, 6.0
 TOGETHER: Final = "display:inline-flex;gap:5px;align-items:center;margin-right:12px"
 METRIC, TARGET = "the metric", "what it leads to"
-SHAPES: Final[dict[str, dict[str, Any]]] = {
-    "error": {"stroke_dasharray": "3 2"},
-    "embedding": {"rx": 0},
-    "output": {"rx": 13},
-    "group": {"stroke_width": 3},
-}  # of boxes, by the kind of a node; others are as features
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,12 +71,20 @@ class EdgeGraph:
     kinds: Sequence[tuple[str, str]] = ()
 
     @property
+    def what(self) -> str:
+        """The words for what an edge raises or lowers."""
+        return TARGET if self.kinds else METRIC
+
+    @property
+    def thick(self) -> str:
+        """The words for the thickness of an edge."""
+        return "as its influence" if any(edge.weight is not None for edge in self.edges) else "as large"
+
+    @property
     def legend(self) -> str:
         """The meaning of the colours, widths and dashes of edges."""
         rises = "; dashed where it runs upwards" if any(edge.rises for edge in self.edges) else ""
-        what = TARGET if self.kinds else METRIC
-        thick = "as its influence" if any(edge.weight is not None for edge in self.edges) else "as large"
-        return f"orange where {what} would rise, blue where it would fall; as thick {thick}{rises}"
+        return f"orange where {self.what} would rise, blue where it would fall; as thick {self.thick}{rises}"
 
     @property
     def has_exact(self) -> bool:
@@ -98,13 +100,16 @@ class EdgeGraph:
 
     def panel(self) -> Network:
         """Return the graph as a figure draws it."""
-        boxes = [(one.label, one.x, one.y, self.box, HEIGHT) for one in self.nodes]
+        boxes = [
+            Box(name=one.label, x=one.x, y=one.y, width=self.box, height=HEIGHT, kind=one.kind) for one in self.nodes
+        ]
         edges = [
-            Arrow(name=f"{one.writer} to {one.reader}", path=one.path, score=one.score, size=one.size)
+            Arrow(name=f"{one.writer} to {one.reader}", path=one.path, score=one.score, size=one.size, rises=one.rises)
             for one in self.edges
         ]
         title = f"{self.kind}, {self.how}: {self.metric}"
-        return Network(title=title, width=self.width, height=self.height, boxes=boxes, edges=edges)
+        return Network(title=title, width=self.width, height=self.height, boxes=boxes, edges=edges, what=self.what,
+                       kinds=self.kinds, note=f"as thick {self.thick}")  # fmt: skip
 
     def drawing(self) -> dict[str, Any]:
         """Return what the labextension draws: the layout, every score, and the graph's source."""
@@ -193,12 +198,19 @@ def _picture(graph: EdgeGraph) -> Html:
 def _box(node: Node, wide: int) -> list[Html]:
     """Draw a node: its name, and the names of its ports where edges come in side by side."""
     left, named = round(node.x - wide / 2, 1), [port for port in node.ports if port.label]
-    look = {"rx": 4, "fill": PALE, "stroke": SOFT} | SHAPES.get(node.kind, {})
-    box = element("rect", x=left, y=node.y, width=wide, height=HEIGHT, **look)
+    box = element("rect", x=left, y=node.y, width=wide, height=HEIGHT, **_look(node.kind, 4))
     middle = {"text_anchor": "middle", "fill": SOFT}
     written = element("text", node.label, x=node.x, y=node.y + (21 if named else 17), font_size="11", **middle)
     letters = [element("text", one.label, x=one.x, y=node.y + 9, font_size="8", **middle) for one in named]
     return [box, written, *letters]
+
+
+def _look(kind: str, radius: float) -> dict[str, Any]:
+    """Return how the outline of a kind is drawn, with corners of a `radius` where it has none of its own."""
+    outline = OUTLINES.get(kind, Outline())
+    dashes, width = "3 2" if outline.dashed else None, outline.width if outline.width > 1 else None
+    look = {"rx": outline.rounded(radius), "fill": PALE, "stroke": SOFT}
+    return look | {"stroke_dasharray": dashes, "stroke_width": width}
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Html:
@@ -214,8 +226,7 @@ def _legend(graph: EdgeGraph) -> list[Html]:
 
 def _swatch(kind: str) -> Html:
     """Return a small box as those of a kind are drawn."""
-    look: dict[str, Any] = {"rx": 3, "fill": PALE, "stroke": SOFT} | SHAPES.get(kind, {})
-    box = element("rect", x=2, y=2, width=26, height=11, **look)
+    box = element("rect", x=2, y=2, width=26, height=11, **_look(kind, 3))
     return picture(box, alt="", width=30, height=15)
 
 
