@@ -60,6 +60,8 @@ def test_planted_features_are_recovered(graph: AttributionGraph) -> None:
     features = [one for one in graph.nodes if one.kind == "feature"]
     best = sorted(features, key=lambda one: -one.influence)[:4]
     assert {one.site for one in best} <= {"tc.0[2]", "tc.1[2]"}
+    assert graph.top(4, of="features") == [(one.site, one.position, one.text, one.influence) for one in best]
+    assert len(graph.top(10**6, of="features")) == len(features)
     assert {f"tc.0[2] @{LAST}", f"tc.1[2] @{LAST}"} <= {one.name for one in features}
     read = {one: effect(graph, f"embed @{one}", f"tc.0[2] @{LAST}") for one in range(len(LINE))}
     assert max(read, key=lambda one: read[one]) == 1

@@ -16,6 +16,7 @@ from djinn_jupyter.api.engine import RemoteEngine
 from djinn_jupyter.api.names import digests_of, labelled, names_in, naming
 from djinn_jupyter.errors import StorageFailed, UnknownSite, UsageError
 from djinn_jupyter.magics import looking
+from djinn_jupyter.methods.sweep import card
 from djinn_jupyter.widgets import views
 from tests import saes
 from tests.client.reached import reached
@@ -196,6 +197,23 @@ def test_a_name_is_in_no_recipe_and_no_number(engine: RemoteEngine, folder: Path
     after = swept()
     assert np.array_equal(before.values, after.values)
     assert before.recipe == after.recipe
+
+
+def test_a_sweep_shows_the_names_of_the_features_that_matter_most(
+    engine: RemoteEngine, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(card, "COLUMNS", 8)  # of a single prompt, the card of a wide grid has a table
+    swept = {"site": "sae.1[*]", "over": "neuron", "edit": dj.zero(), "metric": "logit(5)", "mode": "exact"}
+    one = dj.sweep(engine, corrupted=PROMPT, **swept)
+    both = dj.sweep(engine, corrupted=[PROMPT, PROMPT[::-1]], **swept)
+    (first, _), (most, _) = one.top(1)[0], both.top(1)[0]
+    before = [grid._repr_mimebundle_() for grid in (one, both)]
+    engine.name_features("sae.1", {first: "capitals <b>", most: "capitals <b>"})
+    for grid, feature, was in ((one, first, before[0]), (both, most, before[1])):
+        shown = grid._repr_mimebundle_()
+        assert f"neuron {feature} 'capitals <b>'" in shown["text/plain"]
+        assert f"neuron {feature} 'capitals &lt;b&gt;'" in shown["text/html"]
+        assert "capitals" not in was["text/plain"] + was["text/html"]
 
 
 def test_a_features_page_shows_its_name_and_those_of_features_like_it(

@@ -34,6 +34,7 @@ MORE: Final = {  # what some results have besides
     (dj.HeadScores, "top"): {"kind": "induction"},
     (dj.TokenMeasures, "top"): {"measure": None},
     (dj.HeadPage, "top"): {"of": "summed"},
+    (dj.AttributionGraph, "top"): {"of": "edges"},
     (dj.ScoreParts, "top"): {"at": None},
 }
 

@@ -303,10 +303,14 @@ class AttributionGraph(result.Result):
         return result.Result.in_file(msgspec.structs.replace(self, names_kept=self.names))
 
     @arguments.typed
-    def top(self, count: int = result.STRONGEST) -> list[tuple[str, str, float]]:
+    def top(self, count: int = result.STRONGEST, of: Literal["edges", "features"] = "edges") -> list[tuple[Any, ...]]:
         """Return (source, target, effect) of the edges with the most influence, which is the magnitude of an edge in a
-        graph, among those that pruning keeps."""
-        return self.pruned().top(count)
+        graph, among those that pruning keeps; or (site, position, token, influence) of the `features` with the most.
+        UsageError."""
+        if of == "edges":
+            return list(self.pruned().top(count))
+        features = (one for one in self.nodes if one.kind == "feature")
+        return tables.strongest([(one.site, one.position, one.text, one.influence) for one in features], count)
 
     def columns(self) -> dict[str, list[Any]]:
         """Return all edges with an effect as lists by column: source, target and effect."""
