@@ -26,7 +26,7 @@ from djinn_jupyter.wire import own
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.modules import ModuleIdentity
 from djinn_jupyter.wire.registry import FOLDER
-from djinn_jupyter.wire.sites import POINTS, Site, parse_site
+from djinn_jupyter.wire.sites import POINTS, parse_site
 from djinn_jupyter.wire.texts import in_quotes
 
 FILE: Final = "feature_names.sqlite"

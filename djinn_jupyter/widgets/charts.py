@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from djinn_jupyter.api.memory_trace import Reading, TracedTransfer
 from djinn_jupyter.widgets.chart import Chart
-from djinn_jupyter.widgets.html import Html, card, div, element, folded, joined, part, small, table
+from djinn_jupyter.widgets.html import SCROLL, Html, card, element, folded, joined, part, small, table
 from djinn_jupyter.widgets.panels import BLUE, SERIES, Lines
 from djinn_jupyter.widgets.spelling import columns, figure, rounded
 from djinn_jupyter.widgets.view import View
@@ -89,7 +89,7 @@ def picture(*contents: object, alt: str, width: int, height: int) -> Html:
                      width=width, height=height, font_family="system-ui,sans-serif")  # fmt: skip
     made = element("img", src="data:image/svg+xml," + quote(inside, safe=_SAFE), alt=alt, width=width,
                    style="max-width:100%;height:auto")  # fmt: skip
-    return div("dj-scroll", made)
+    return element("div", made, style=SCROLL)
 
 
 def _text(x: int, y: int, text: object, anchor: str, colour: str, class_: str | None = None) -> Html:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from djinn_jupyter.api.names import labelled
-from djinn_jupyter.widgets.html import Html, card, div, joined, meter, mono, part, table
+from djinn_jupyter.widgets.html import CHANGED, GREY, Html, card, div, joined, meter, mono, part, table
 from djinn_jupyter.widgets.matrix import matrix, spelled
 from djinn_jupyter.widgets.pictures import ABOVE, as_rows
 from djinn_jupyter.widgets.spelling import columns, figure, marked, percent, plural, quoted, rounded, shape, share
@@ -44,7 +44,7 @@ def _distances(a: DiffSide, apart: Apart) -> Html:
     shown = list(zip(apart.positions, apart.distances, strict=True))
     most = max((rounded(distance, 2) for _, distance in shown if distance), default=0.0) or 1.0
     rows = [
-        [p, cell_token(a.texts[p], a.tokens[p]), figure(distance, 2), meter(_drawn(distance, most), "dj-changed")]
+        [p, cell_token(a.texts[p], a.tokens[p]), figure(distance, 2), meter(_drawn(distance, most), CHANGED)]
         for p, distance in shown
     ]
     return table(["position", "token", "distance", ""], rows, numeric=(0, 2))
@@ -175,7 +175,7 @@ def _tops(a: DiffSide, b: DiffSide) -> list[tuple[str, int, str, float, str, flo
 
 
 def _tops_part(a: DiffSide, b: DiffSide, tops: Sequence[tuple[str, int, str, float, str, float]]) -> Html:
-    rows = [[cell_token(t, i), x, meter(p, "dj-grey"), y, meter(q)] for t, i, x, p, y, q in tops]
+    rows = [[cell_token(t, i), x, meter(p, GREY), y, meter(q)] for t, i, x, p, y, q in tops]
     head = ["token", label(a.name), "", label(b.name), ""]
     return part(table(head, rows, numeric=(1, 3)), name="the next token; \u2013 is not among the first of that session")
 

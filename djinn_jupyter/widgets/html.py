@@ -11,7 +11,14 @@ from djinn_jupyter.api.names import labelled
 from djinn_jupyter.wire.texts import label
 
 LITERAL: Final = " mathjax_ignore tex2jax_ignore"  # or JupyterLab and nbconvert typeset formulas in a card's texts
-DOT: Final = "\u25cf"
+GAP: Final = "\u2003"
+INKS: Final = {"paused": "#e06c28", "done": "#2e7ad6"}
+HEAD: Final = "display:flow-root;background:#8882"
+TEXT: Final = "white-space:pre-wrap;overflow-wrap:anywhere;font-size:14px"
+SCROLL: Final = "overflow:auto"
+SOFT: Final = "opacity:.7"
+WHOSE: Final = "float:right;margin-top:2px"
+GREY, CHANGED = "s", "b"  # colours of bars beside the usual one, as their elements
 _VOID = frozenset({"img", "br"})
 
 
@@ -68,21 +75,27 @@ def table(
     """Return a plain table; the columns in `numeric` are aligned right. A cell may be a finished <td> or <th>. A table
     that is too wide shows its first columns; with `last` it shows the row's name and the last columns."""
 
+    def made(content: object, column: int, kind: str) -> Html:
+        if isinstance(content, Html) and content.startswith(("<td", "<th")):
+            return content
+        number = column in numeric
+        shown = unbroken(content) if number and kind == "td" else content
+        return element(kind, shown, class_="dj-num" if number else None, scope="col" if kind == "th" else None)
+
     def line(cells: Sequence[object], kind: str) -> Html:
-        made = (
-            cell
-            if isinstance(cell, Html) and cell.startswith(("<td", "<th"))
-            else element(kind, cell, class_="dj-num" if i in numeric else None, scope="col" if kind == "th" else None)
-            for i, cell in enumerate(cells)
-        )
-        return element("tr", joined(made))
+        return element("tr", joined(made(cell, i, kind) for i, cell in enumerate(cells)))
 
     top = element("thead", line(head, "th")) if head else None
     body = element("tbody", joined(line(row, "td") for row in rows))
-    made = element(
+    drawn = element(
         "table", top, body, class_=class_, style="margin-left:0"
-    )  # a page that removes the style sheet would centre it
-    return div("dj-scroll dj-last" if last else "dj-scroll", made)
+    )  # a page without the sheet would centre it
+    return div("dj-last" if last else "", drawn, style=SCROLL)
+
+
+def unbroken(cell: object) -> object:
+    """Return a cell whose text keeps to one line."""
+    return cell if cell is None or isinstance(cell, Html) else str(cell).replace(" ", "\u00a0")
 
 
 def over(name: object) -> Html:
@@ -102,68 +115,54 @@ def folded(content: Html, name: str = "as a table") -> Html:
 
 # The rules stand nested in FRAME, so nothing outside a card changes. Its threefold class outweighs the rules for tables
 # and code of JupyterLab and of VS Code, which `all:revert` takes back.
-FRAME: Final = "font:13px/1.5 system-ui;max-width:960px;margin:4px 0;border:1px solid #8885;border-top:0;"
-MEASURED: Final = "container-type:inline-size;"  # where a rule asks for the width of the card
+FRAME: Final = "font:13px/1.5 system-ui;max-width:960px;margin:4px 0;border:1px solid#8885;"
+MEASURED: Final = "container:a/inline-size;"  # where a rule asks for the width of the card
 # A rule stands again in the sheet of each card that uses it, also behind a rule that changes it: what two of them set
-# for one element is told apart by their selectors, never by their order, but for `all:revert`.
+# for one element is told apart by their selectors, never by their order, but for `all:revert`. What a card has once
+# stands in the style of its element, which is shorter. Bars are `u`, and `i`, `s` or `b` in it.
 STYLE: Final = """
-table,tr,td,th{all:revert}
+table,tr,td,th,code{all:revert}
 table{font-size:12px;border-spacing:0}
 td,th{padding:2px 8px 2px 0}
-th{text-align:left;font-weight:400}
-small,th{font-size:11px}
+small,th{font:11px/1.5 system-ui;text-align:left}
 .dj-soft,small,th{opacity:.7}
-code{all:unset;font:12px var(--jp-code-font-family,monospace)}
->div{padding:6px 12px;border-top:1px solid #8885}
-.dj-head,.dj-pair{display:flex;flex-wrap:wrap;gap:4px 1em}
-.dj-head{align-items:baseline;background:#8882}
-.dj-whose{margin-left:auto}
-.dj-paused{color:#e06c28}
-.dj-done{color:#2e7ad6}
-.dj-num{text-align:right;font-variant-numeric:tabular-nums}
-td small,td.dj-num{white-space:nowrap}
-.dj-scroll{overflow-x:auto}
+code{font:12px menlo,monospace}
+>*{padding:6px 12px}
+>*~*{border-top:inherit}
+.dj-num{text-align:end;font-variant:tabular-nums}
 .dj-last{direction:rtl}
 .dj-last table{direction:ltr;margin-right:auto}
 .dj-last tr>:first-child{position:sticky;left:0;background:var(--jp-layout-color0,Canvas)}
+.dj-pair{display:flex;flex-wrap:wrap;gap:4px 1em}
 .dj-long{overflow-wrap:anywhere;min-width:48px}
 .dj-tight{padding:0 3px 0 0}
 .dj-tint{padding:2px 4px}
 .dj-key{vertical-align:bottom;padding:0 0 4px}
 .dj-key code{writing-mode:vertical-rl;rotate:180deg}
 .dj-cell{min-width:24px;height:22px;padding:0}
-.dj-tokens{overflow-wrap:anywhere}
 .dj-tokens code{padding:2px 3px;line-height:24px}
-.dj-here{border-bottom:2px solid #e06c28}
+.dj-tokens code,.dj-rows code{overflow-wrap:anywhere}
+.dj-here{box-shadow:0 2px#e06c28}
 .dj-new{background:#2e7ad629}
-.dj-new span{unicode-bidi:isolate}
-.dj-made{border-bottom:2px solid #888}
+.dj-made{box-shadow:0 2px#888}
 .dj-differs{background:#e06c2833}
-.dj-queries{position:relative;font:12px/20px var(--jp-code-font-family,monospace);overflow-wrap:anywhere}
-.dj-query{cursor:default;border-bottom:1px dotted #888}
+.dj-queries{position:relative;font:12px/20px menlo,monospace;overflow-wrap:anywhere}
+.dj-query{cursor:default;border-bottom:1px dotted#888}
 .dj-query:hover,.dj-query:focus{background:#e06c2829}
 div.dj-keys{margin-bottom:6px}
 .dj-query .dj-keys{position:absolute;left:0;right:0;top:0}
 .dj-query:hover .dj-keys,.dj-query:focus .dj-keys{display:block}
 .dj-queries:has(.dj-query:hover)>.dj-keys,.dj-queries:has(.dj-query:focus)>.dj-keys,
 .dj-queries:has(.dj-query:hover) .dj-query:focus:not(:hover) .dj-keys{visibility:hidden}
-.dj-keys i{font-style:normal;padding:0 2px;white-space:pre-wrap}
-.dj-text{white-space:pre-wrap;overflow-wrap:anywhere;font-size:14px}
-.dj-layers{display:flex;gap:2px;align-items:center;max-width:760px}
-.dj-layers i{flex:1;height:12px;background:#8889}
-.dj-layers b{width:3px;height:20px;background:#e06c28}
-.dj-layers b~i{background:#8884}
-.dj-meter{display:inline-block;width:min(80px,20cqw - 50px);height:10px;
-background:#8882 linear-gradient(var(--c,#2e7ad6) 0 0)no-repeat}
-.dj-grey{--c:#8889}
-.dj-changed{--c:#e06c28}
-.dj-picture{outline:1px solid #8885;image-rendering:pixelated}
-.dj-note{border-left:3px solid #e06c28;padding-left:9px}
-.dj-rows{align-items:end}
-.dj-rows code{overflow-wrap:anywhere}
+.dj-keys bdi{padding:0 2px;white-space:pre-wrap}
+u{display:inline-grid;grid:10px/minmax(0,80px);background:#8882}
+i{background:#2e7ad6}
+s{background:#8889}
+b{background:#e06c28}
+.dj-note{border-left:3px solid#e06c28;padding-left:9px}
 """
 # Beside both sidebars a notebook of two has a cell of 250 pixels: there the most probable guess of five stays.
-NARROW: Final = ".dj-rows .dj-tint~.dj-tint{display:none}"
+NARROW: Final = ".dj-rows .dj-tint~td{display:none}"
 
 
 _SHEET: Final = re.compile(r"<style>.*?</style>", re.DOTALL)
@@ -175,14 +174,13 @@ def card(
 ) -> Html:
     """Return a framed card: a title line, then its parts one below the other; parts that are None are left out.
     `session` is the name of the session that was read; the folders of a path are left out of the notebook."""
-    # A space between: a page that does not trust the notebook shows the card without this style sheet.
-    head = div(
-        "dj-head",
-        span(f"dj-{dot}", DOT, aria_hidden="true") if dot else None,
+    head = element(
+        "div",
+        joined([dotted(dot), GAP]) if dot else None,
         element("strong", title),
-        " ",
-        span("dj-soft", beside) if beside else None,
-        joined([" ", small(f"session {label(session)}", class_="dj-whose")]) if session else None,
+        joined([GAP, span("", beside, style=SOFT)]) if beside else None,
+        joined([" ", small(f"session {label(session)}", style=WHOSE)]) if session else None,
+        style=HEAD,
     )
     body = joined(part for part in parts if part is not None)
     literal = LITERAL if "$" in head + body or "\\" in head + body else ""
@@ -205,7 +203,7 @@ def style(there: Container[str] | None = None) -> str:
     """Return the rules of the classes and elements that are `there`, by default all of them."""
     narrow = _rules(NARROW, there)
     wide = _rules(STYLE, there)
-    frame = FRAME + MEASURED if narrow or "cqw" in wide else FRAME
+    frame = FRAME + MEASURED if narrow else FRAME
     return f".djinn.djinn.djinn{{{frame}{wide}{f'@container(width<340px){{{narrow}}}' if narrow else ''}}}"
 
 
@@ -248,6 +246,12 @@ def named_site(site: str) -> Html:
     return joined([mono(site), element("bdi", named[len(site) :], class_="dj-soft")]) if named != site else mono(site)
 
 
-def meter(share: float, kind: str = "") -> Html:
+def dotted(kind: str) -> Html:
+    """Return the dot of a kind of INKS, or a soft one."""
+    ink = {"style": f"color:{INKS[kind]}"} if kind in INKS else {"class_": "dj-soft"}
+    return element("span", "\u25cf", **ink, aria_hidden="true")
+
+
+def meter(share: float, kind: str = "i") -> Html:
     """Return a bar that fills `share` of its frame; pass a rounded figure."""
-    return span(f"dj-meter {kind}".strip(), style=f"background-size:{min(max(share, 0.0), 1.0) * 100:.0f}%")
+    return element("u", element(kind, style=f"width:{min(max(share, 0.0), 1.0) * 100:.0f}%"))

@@ -14,6 +14,8 @@ from djinn_jupyter.api.watching import Watched
 from djinn_jupyter.widgets.chart import Chart
 from djinn_jupyter.widgets.charts import keys, line_chart, series_chart
 from djinn_jupyter.widgets.html import (
+    CHANGED,
+    GREY,
     Html,
     card,
     div,
@@ -301,8 +303,8 @@ def _shifted(shift: TokenShift) -> list[object]:
     before, after = shift.probability_before, shift.probability_after
     return [
         cell_token(shift.text, shift.token),
-        percent(before), meter(share(before), "dj-grey"),
-        percent(after), meter(share(after), "dj-changed"),
+        percent(before), meter(share(before), GREY),
+        percent(after), meter(share(after), CHANGED),
         *_logits(shift.logit_before, shift.logit_after),
     ]  # fmt: skip
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from djinn_jupyter.api.arrays import shared_numpy
 from djinn_jupyter.api.stops import PatternCells
-from djinn_jupyter.widgets.html import Html, element, small, span
+from djinn_jupyter.widgets.html import Html, element, small
 from djinn_jupyter.widgets.spelling import figure, shape
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.readings import Pooled, PooledHeads
@@ -150,17 +150,19 @@ def background(colour: Colour, opacity: float) -> str:
     return f"background:#{bytes((*colour, round(255 * opacity))).hex()}"
 
 
+DRAWN: Final = "outline:1px solid #8885;image-rendering:pixelated;"
+
+
 def image(picture: Picture, *, width: int, height: int, alt: str, most: str = "none", grows: bool = False) -> Html:
     """Return the picture as an <img> of a size in CSS pixels, its cells kept sharp. It is at `most` that wide, and
     as wide as there is room where it `grows`."""
     size = f"max-width:{most};{'flex:1 0' if grows else 'width:'} {width}px;height:{height}px"
-    return element("img", src=picture.image(), width=width, height=height, alt=alt, class_="dj-picture",
-                   style=size)  # fmt: skip
+    return element("img", src=picture.image(), width=width, height=height, alt=alt, style=f"{DRAWN}{size}")
 
 
 def scale_legend(of: str, low: str = "0", high: str = "1", scale: Literal["signed", "share"] = "share") -> Html:
     """Draw a scale of colours with its ends, and what it is `of`."""
-    ramp = span("dj-meter", style=f"background:linear-gradient(90deg,{RAMPS[scale]})")
+    ramp = element("u", style=f"background:linear-gradient(90deg,{RAMPS[scale]})")
     return element("div", small(low), " ", ramp, " ", small(f"{high} \u00b7 {of}"))
 
 

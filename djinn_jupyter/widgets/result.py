@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from djinn_jupyter.api.names import labelled
 from djinn_jupyter.link.io_thread import SoFar
-from djinn_jupyter.widgets.html import Html, card, div, joined, meter, part, span
+from djinn_jupyter.widgets.html import TEXT, Html, card, div, element, joined, meter, part, span
 from djinn_jupyter.widgets.lens import top_table
 from djinn_jupyter.widgets.memory import transfer_line
 from djinn_jupyter.widgets.pictures import scale_legend
@@ -119,8 +119,8 @@ def _streamed(gained: Sequence[tuple[str, float | None]]) -> Html:
 
 def _streamed_token(text: str, probability: float | None) -> Html:
     if probability is None:
-        return span("", text)
-    return span("", text, style=share_style(probability), title=f"{quoted(text)} {percent(probability)}")
+        return element("bdi", text)
+    return element("bdi", text, style=share_style(probability), title=f"{quoted(text)} {percent(probability)}")
 
 
 def broken_off_view(text: str, tokens: int, *, session: str, why: str, where: str = "%djinn_where") -> View:
@@ -153,7 +153,7 @@ def receiving_view(progress: SoFar, *, over: bool = False) -> View:
     if over:
         return View(plain=progress.ended, html=card(title=progress.ended))
     line = f"{progress}; interrupt the kernel to end it"
-    return View(plain=line, html=card(meter(progress.share), title=line, dot="soft"))
+    return View(plain=line, html=card(part(meter(progress.share)), title=line, dot="soft"))
 
 
 def _mean_size(size: float) -> str:
@@ -178,7 +178,7 @@ def _new_tokens(done: Finished) -> str | Html:
         return done.text
     tokens = zip(done.texts[: _shown(done)], chances, strict=False)
     return joined(
-        [span("", text, title=f"{quoted(text)} {percent(math.exp(chance or 0.0))}") for text, chance in tokens]
+        [element("bdi", text, title=f"{quoted(text)} {percent(math.exp(chance or 0.0))}") for text, chance in tokens]
     )
 
 
@@ -188,7 +188,7 @@ def _shown(done: Finished) -> int:
 
 
 def _text(prompt: str, new: str | Html) -> Html:
-    return div("dj-text", span("dj-soft", clipped(prompt, PROMPT_SHOWN)), span("dj-new", new))
+    return element("div", span("dj-soft", clipped(prompt, PROMPT_SHOWN)), span("dj-new", new), style=TEXT)
 
 
 def _ignored(done: Finished) -> str | None:

@@ -16,9 +16,12 @@ from djinn_jupyter.api.names import labelled, labelled_numbers
 from djinn_jupyter.errors import UnknownSite
 from djinn_jupyter.widgets import pictures
 from djinn_jupyter.widgets.html import (
+    GREY,
+    SOFT,
     Html,
     card,
     div,
+    dotted,
     element,
     joined,
     meter,
@@ -62,9 +65,9 @@ def stop_view(
     html = _html(stop, pooled, lens, effect, restored, strongest)
 
     def since(words: str) -> View:
-        beside = f'<span class="dj-soft">{piece(_beside(stop, restored))}'
+        beside = f'<span style="{SOFT}">{piece(_beside(stop, restored))}'
         said = element("span", words.partition(": ")[0], title=words)
-        past = html.replace('"dj-paused"', '"dj-soft"', 1).replace(beside, f"{beside} \u00b7 {said}", 1)
+        past = html.replace(dotted("paused"), dotted("past"), 1).replace(beside, f"{beside} \u00b7 {said}", 1)
         return View(plain=f"{plain}\n({words})", html=styled(past))
 
     return View(plain=plain, html=html, since=since)
@@ -272,11 +275,14 @@ def _positions(stop: Paused, pooled: Pooled | None, lens: Sequence[LensRow]) -> 
     for position in shown:
         number = rounded(numbers[position])
         row: list[object] = [position, cell_token(stop.texts[position], stop.tokens[position]), figure(number)]
-        row.append(meter(abs(number) / most, "dj-grey"))
+        row.append(meter(abs(number) / most, GREY))
         guesses = [guess(top) for top in looks[position].top] if position in looks else []
         rows.append(row + guesses + [element("td") for _ in range(depth - len(guesses))])
     name = "the last positions of this pass" if len(stop.positions) > len(shown) else None
-    return part(div("dj-pair dj-rows", table(head, rows, numeric=(0, 2)), strip), below, name=name)
+    return part(div("dj-rows", table(head, rows, numeric=(0, 2)), strip, style=BESIDE), below, name=name)
+
+
+BESIDE: Final = "display:flex;flex-wrap:wrap;gap:4px 1em;align-items:end"
 
 
 def _strip(stop: Paused, pooled: Pooled | None, shown: list[int]) -> tuple[Html | None, Html | None]:

@@ -8,7 +8,7 @@ from typing import Final
 from djinn_jupyter._version import __version__
 from djinn_jupyter.api.studies import PICTURE, Study, StudyItem, StudyReport
 from djinn_jupyter.api.study_files import CARD, member_of
-from djinn_jupyter.widgets.html import DOT, Html, card, div, element, joined, part, span, table
+from djinn_jupyter.widgets.html import TEXT, Html, card, div, dotted, element, joined, part, span, table
 from djinn_jupyter.widgets.spelling import amount, columns, plural, truncated
 from djinn_jupyter.widgets.view import View
 
@@ -50,7 +50,7 @@ def _beginning(note: str) -> str:
 def study_item_view(item: StudyItem) -> View:
     """Return an item without values: its picture, or its text and note."""
     pictures = [part(_picture(item))] if item.picture is not None else []
-    texts = [part(div("dj-text", text)) for text in (item.note, "" if pictures else item.text) if text]
+    texts = [part(element("div", text, style=TEXT)) for text in (item.note, "" if pictures else item.text) if text]
     html = card(*pictures, *texts, title=_isolated(item.title), beside=item.kind)
     return View(plain=repr(item), html=html)
 
@@ -127,4 +127,4 @@ def _long(text: str) -> Html:
 
 
 def _dot(outcome: str) -> Html:
-    return span(f"dj-{MARKS.get(outcome, 'paused')}", DOT, aria_hidden="true") if outcome in MARKS else Html("")
+    return dotted(MARKS.get(outcome, "paused")) if outcome in MARKS else Html("")

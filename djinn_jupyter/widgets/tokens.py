@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from itertools import groupby
 from types import MappingProxyType
 from typing import Final
 
 from djinn_jupyter.api.names import labelled
-from djinn_jupyter.widgets.html import Html, div, element, joined, small, span
+from djinn_jupyter.widgets.html import Html, div, element, joined, small, span, unbroken
 from djinn_jupyter.widgets.pictures import ABOVE, BELOW, background, share_colour
 from djinn_jupyter.widgets.spelling import marked, percent, plural, quoted, share
 from djinn_jupyter.wire.nouns import TopToken
@@ -41,34 +42,38 @@ def token_strip(
     return div("dj-tokens", before, joined(chips, " "))
 
 
+AHEAD: Final = "background:#8884"
+LOW: Final = "line-height:12px"  # no higher than the strip
+STRIP: Final = "display:grid;gap:2px;max-width:760px;padding:4px 0"
+
+
 def layer_strip(site: Site, layer: int, layers: int) -> Html:
     """Draw the network as a row of layers: those before the mark, the stop, have run and are dark.
 
     `layer` layers have run. A stop inside layer n has run n whole layers and half of the next.
     """
     inside = site.layer == layer and site.point != "resid_pre"
-    cells: list[Html] = []
-    mark = element("b", title=str(site))
-    for i in range(layers):
-        title = f"layer {i}"
-        if i != layer:
-            cells.append(element("i", title=title))
-        elif inside:
-            half = element("i", title=title, style="flex:.5")
-            cells += [half, mark, half]
-        else:
-            cells += [mark, element("i", title=title)]
-    if layer >= layers:
-        cells.append(mark)
+    cells = [("1fr", element("s", title=f"layer {i}", style=AHEAD if i >= layer else None)) for i in range(layers)]
+    mark = ("3px", element("b", title=str(site), style="margin:-4px 0"))
+    if inside:
+        title = f"layer {layer}"
+        half, ahead = element("s", title=title), element("s", title=title, style=AHEAD)
+        cells[layer : layer + 1] = [(".5fr", half), mark, (".5fr", ahead)]
+    else:
+        cells.insert(layer, mark)
+    columns = " ".join(f"repeat({len([*run])},{width})" for width, run in groupby(width for width, _ in cells))
     label = f"{layer} of {layers} layers have run; the pass stands at {labelled(str(site))}"
-    caption = small(f"\u00a0logits, {layer} of {layers} layers run")
-    return div("dj-layers", small("embed\u00a0"), " ", joined(cells), " ", caption, role="img", aria_label=label)
+    caption = small(f"\u00a0logits, {layer} of {layers} layers run", style=LOW)
+    edge = small("embed\u00a0", style=LOW)
+    drawn = joined(cell for _, cell in cells)
+    style = f"{STRIP};grid:12px/auto {columns} auto"
+    return element("div", edge, " ", drawn, " ", caption, role="img", aria_label=label, style=style)
 
 
 def guess(top: TopToken) -> Html:
     """Return the table cell of a predicted token with its probability, tinted by it."""
     tint = background(BELOW, share(top.probability) * 0.45)
-    token, chance = cell_token(top.text, top.token), small(percent(top.probability))
+    token, chance = cell_token(top.text, top.token), small(unbroken(percent(top.probability)))
     return element("td", token, " ", chance, class_="dj-tint", style=tint)
 
 

@@ -93,7 +93,7 @@ def test_a_stop_card_is_painted_at_once_and_an_update_in_a_few_frames(lab: LabSe
         opened.run_cell(cell)
     cards, bare = [], []
     for index in range(3, 13, 2):  # in turn, so that what else the machine does meets both
-        cards.append(painting.painted(page, index, ".djinn .dj-paused"))
+        cards.append(painting.painted(page, index, ".djinn [aria-hidden]"))
         bare.append(painting.painted(page, index + 1, "b.bare"))
     plain, updates = (painting.updated(page, index) for index in (13, 14))
     assert len(plain) == len(updates) == 12

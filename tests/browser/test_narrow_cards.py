@@ -11,13 +11,24 @@ import pytest
 from msgspec.structs import replace
 from playwright.sync_api import Page
 
+from djinn_jupyter.methods.features.card import page_view as feature_page_view
+from djinn_jupyter.methods.graphs.card import attribution_graph_view
+from djinn_jupyter.methods.heads.api import HeadPatterns, HeadScores
+from djinn_jupyter.methods.heads.card import page_view as head_page_view
+from djinn_jupyter.methods.heads.card import patterns_view, scores_view
+from djinn_jupyter.methods.text.card import lens_view as text_lens_view
+from djinn_jupyter.methods.text.card import text_view
+from djinn_jupyter.methods.why.card import score_view
 from djinn_jupyter.widgets import views
 from djinn_jupyter.wire.nouns import Progress
 from tests.browser.lab_page import HEIGHT, WIDTH
-from tests.widgets import cards, samples
+from tests.magics.methods import head_read, heads_read
+from tests.widgets import cards, graphed, samples, test_features, test_head_page, test_text, test_why
 from tests.widgets.pooled import pooled
 
-SCROLLED = "() => [...document.querySelectorAll('.dj-scroll')].filter(box => box.scrollWidth > box.clientWidth).length"
+SCROLLED = (
+    "() => [...document.querySelectorAll('[style^=overflow]')].filter(box => box.scrollWidth > box.clientWidth).length"
+)
 SEEN = """() => [...document.querySelectorAll('.dj-rows .dj-tint, .dj-rows img')]
     .map(node => node.getBoundingClientRect()).every(box => box.width > 0 &&
     box.right <= document.querySelector('.djinn').getBoundingClientRect().right)"""
@@ -38,8 +49,26 @@ LETTERS = """() => [...document.querySelectorAll('text')].filter(node => node.ge
 })"""
 DOSES = [round(0.25 * number - 2, 2) for number in range(20)]
 MANY = {"one": [-0.00123 * dose for dose in DOSES], "two": [2.5e-4] * 20}
+WORDS = ("<|endoftext|>", " interpretability", " of", " a", " Colosseum,", "\n", " capital") * 4
+EXAMPLES = [
+    test_features.example(WORDS[:19], at=9, value=4.0 - n / 10, prompt=n, interval=n % 3 if n > 5 else None)
+    for n in range(9)
+]
+HEADS = HeadPatterns(heads_read(patterns=True, length=20), "on this line")
 ALL = {
     **cards.all_cards(),
+    "text": text_view(test_text.measures(WORDS, by=test_text.METRIC), "work/07_indirect_object_identification.ipynb"),
+    "lens of a text": text_lens_view(test_text.lens(48, WORDS), "paris"),
+    "feature page": feature_page_view(test_features.page(test_features.values(*EXAMPLES, notes=("A note on them.",)))),
+    "head page": head_page_view(test_head_page.page_of(head_read(WORDS[:12]))),
+    "head scores": scores_view(HeadScores(heads_read(patterns=True, layers=12, heads=12), "over 8 lines")),
+    "patterns": patterns_view(HEADS),
+    "a head's pattern": patterns_view(HEADS.choose("1.2")),
+    "why": score_view(test_why.parts(WORDS[:12]), "paris"),
+    "attribution graph": attribution_graph_view(graphed.found()),
+    "graph with a group": attribution_graph_view(
+        graphed.found().group("the capital of a country, in any language", ["embed @0", "embed @1"])
+    ),
     "many doses": views.dose_response_view(
         DOSES, MANY, dose="coefficient of add [64] at resid_post.4", response="y", title=""
     ),
@@ -75,7 +104,7 @@ def test_all_of_a_chart_is_in_sight_with_letters_apart_that_can_be_read(page: Pa
 def _is_in_sight(page: Page, name: str, width: int) -> None:
     page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
     in_column(page, width, ALL[name].html)
-    assert page.evaluate("() => document.querySelector('.dj-scroll:has(img)').scrollWidth") <= width
+    assert page.evaluate("() => document.querySelector('[style^=overflow]:has(img)').scrollWidth") <= width
     source, wide = page.locator("img[src^='data:image/svg']").evaluate("node => [node.src, node.clientWidth]")
     drawing = unquote(source.partition(",")[2]).replace("<svg ", '<svg style="width:100%;height:auto" ')
     page.set_viewport_size({"width": wide, "height": 900})  # that of the picture is the size at which it is drawn

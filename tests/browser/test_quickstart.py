@@ -16,7 +16,7 @@ from tests.browser.lab_server import LabServer
 from tests.draw import commit
 
 QUICKSTART = Path(__file__).parents[2] / "notebooks" / "01_quickstart.ipynb"
-STOP_CARD = ".djinn:has(.dj-head:has-text('Paused at'))"
+STOP_CARD = ".djinn:has(strong:has-text('Paused at'))"
 OTHERS = sorted(set(QUICKSTART.parent.glob("*.ipynb")) - {QUICKSTART})
 # In a run two that the commit draws; all of them run without a browser (`notebooks/`).
 DRAWN = sorted(OTHERS, key=lambda path: crc32(f"{commit()} {path.stem}".encode()))[:2]
@@ -30,7 +30,7 @@ SHOWN = {
         "dose": "Who gets the drink",
     }
 }
-HEATMAP = f"{STOP_CARD} img.dj-picture[alt^='activation at']"
+HEATMAP = f"{STOP_CARD} img[alt^='activation at']"
 
 # Pictures that were not decoded, and texts that their card cuts off.
 _DEFECTS = """cards => cards.flatMap(card => {
@@ -141,5 +141,5 @@ def test_as_it_lies_in_the_repository_it_is_read_by_those_who_do_not_trust_it(
     reader.without_kernel()
     reader.show_everything()
     expect(reader.drawn(".djinn:has-text('Paused at resid_post.4')").first).to_be_visible()
-    expect(reader.drawn(".djinn img.dj-picture[alt^='activation at']").first).to_be_visible()
+    expect(reader.drawn(".djinn img[alt^='activation at']").first).to_be_visible()
     reader.screenshots(artifacts / "quickstart-untrusted.png")

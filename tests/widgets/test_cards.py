@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from itertools import accumulate
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from djinn_jupyter.api.influences import influence_lines
 from djinn_jupyter.widgets import views
+from djinn_jupyter.widgets.html import dotted
 from djinn_jupyter.widgets.view import PLOTLY, View
 from djinn_jupyter.wire.readings import Change, Influences, Override
 from tests.widgets import samples
@@ -18,6 +20,7 @@ from tests.widgets.cards import all_cards
 from tests.widgets.static import faults_in
 
 CARDS = all_cards()
+QUICKSTART = Path(__file__).parents[2] / "notebooks" / "01_quickstart.ipynb"
 
 
 @pytest.fixture(params=list(CARDS))
@@ -41,6 +44,13 @@ def test_a_card_is_small_and_carries_its_own_rules_alone(card: View) -> None:
     assert named <= set(re.findall(r"\bdj-[a-z]+", markup))
     assert len(card.html) < 40_000
     assert len(card.plain) < 4_000
+
+
+def test_rules_are_at_most_a_tenth_of_the_saved_quickstart() -> None:
+    saved = QUICKSTART.read_text(encoding="utf-8")
+    rules = re.findall(r"<style>.*?</style>", saved)
+    assert len(rules) > 20
+    assert 10 * sum(map(len, rules)) <= len(saved)
 
 
 def test_no_card_has_loose_words_clocks_or_more_than_its_bundle() -> None:
@@ -110,7 +120,7 @@ def test_a_stop_that_is_past_says_so_and_nothing_else_changes() -> None:
     past = view.since("past: %djinn_where")
     said = ' \u00b7 <span title="past: %djinn_where">past</span>'
     assert said in past.html
-    assert bare(past.html).replace(said, "") == bare(view.html).replace("dj-paused", "dj-soft")
+    assert bare(past.html).replace(said, "") == bare(view.html).replace(dotted("paused"), dotted("past"))
     assert past.plain == f"{view.plain}\n(past: %djinn_where)"
     stop = CARDS["stop"]
     assert stop.since is not None

@@ -170,11 +170,9 @@ def test_a_chosen_head_shows_where_each_token_looks() -> None:
     looks = ["", "0 \u00b7t0 100 %", "1 \u00b7t1 100 %", "2 \u00b7t2 100 %"]
     assert queries == [f"position {at} looks at {said}" for at, said in enumerate(looks)]
     seen = re.findall(r'<span class="dj-keys" hidden="">(.*?)</span>', strip)
-    assert [one.count("<i ") for one in seen] == [1, 2, 3, 4]
-    assert seen[2] == (
-        '<i style="background:#440154;color:#fff">\u00b7t0</i><i style="background:#fde725;color:#000">\u00b7t1</i>'
-        '<i style="background:#440154;color:#fff">\u00b7t2</i>'
-    )
+    assert [one.count("<bdi ") for one in seen] == [1, 2, 3, 4]
+    drawn = (("#440154;color:#fff", 0), ("#fde725;color:#000", 1), ("#440154;color:#fff", 2))
+    assert seen[2] == "".join(f'<bdi style="background:{ink}">\u00b7t{at}</bdi>' for ink, at in drawn)
     assert "head 1.2: the last position looks at 2 \u00b7t2 100 %" in view.plain
     sides = re.findall(r'<code style="[^"]*writing-mode:([\w-]+)" aria-hidden="true">(.*?)</code>', view.html)
     tokens = "".join(f"<span>\u00b7t{at}</span>" for at in range(4))

@@ -12,7 +12,7 @@ from tests.widgets.static import faults_in
 
 def test_a_running_card_colours_what_has_a_probability_and_of_much_the_end() -> None:
     view = views.running_view(samples.STREAMED, session="paris", drawn="10:20:30")
-    assert re.findall(r'<span style="([^"]*)" title="([^"]*)">([^<]*)</span>', html.unescape(view.html)) == [
+    assert re.findall(r'<bdi style="([^"]*)" title="([^"]*)">([^<]*)</bdi>', html.unescape(view.html)) == [
         ("background:#bbde2f;color:#000", "' Paris' 90 %", " Paris"),
         ("background:#3b518b;color:#fff", "'.' 25 %", "."),
     ]
@@ -23,6 +23,6 @@ def test_a_running_card_colours_what_has_a_probability_and_of_much_the_end() -> 
     long = views.running_view([(f" w{n}", 0.5) for n in range(1000)], session="paris", drawn="10:20:30")
     assert long.html.count("title=") == 256
     assert " w743</" not in long.html
-    assert " w744</span>" in long.html
+    assert " w744</bdi>" in long.html
     assert " w999" in long.plain
     assert faults_in(long.html) == []

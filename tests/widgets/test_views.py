@@ -63,12 +63,13 @@ def test_a_stop_says_where_it_stands_why_and_with_which_values() -> None:
 )
 def test_the_strip_of_layers_marks_where_the_pass_stands(site: str, layer: int, cells: str) -> None:
     html = views.stop_view(samples.paused(site, layer=layer)).html
-    drawn = re.findall(r"<(?:i|b) [^>]*>", html[html.index('class="dj-layers"') :])
-    at = next(n for n, one in enumerate(drawn) if one.startswith("<b"))
-    marks = {"<b ": "||", "flex:.5": "+-", "<i ": "#."}
-    kinds = (next(mark for part, mark in marks.items() if part in one) for one in drawn)
-    found = [kind[n > at] for n, kind in enumerate(kinds)]  # those before the mark are dark
-    assert "".join(found) == cells
+    strip = html[html.index('role="img"') :]
+    columns = re.search(r"grid:12px/auto (.*?) auto", strip)[1]
+    widths = [width for count, width in re.findall(r"repeat\((\d+),(.*?)\)", columns) for _ in range(int(count))]
+    drawn = re.findall(r"<[sb] [^>]*>", strip.partition("</div>")[0])
+    marks = {"1fr": "#.", ".5fr": "+-", "3px": "||"}
+    assert "".join(marks[width]["#8884" in one] for width, one in zip(widths, drawn, strict=True)) == cells
+    assert [one.startswith("<b") for one in drawn] == [width == "3px" for width in widths]
 
 
 def test_a_dose_response_reads_as_a_table_as_a_chart_and_under_the_pointer() -> None:

@@ -230,7 +230,8 @@ def _query(patterns: HeadPatterns, weights: NDArray[np.generic], query: int, fir
 
 def _keys(patterns: HeadPatterns, row: NDArray[np.generic], first: int) -> Html:
     return joined(
-        element("i", marked(patterns.texts[key]), style=share_style(float(row[key]))) for key in range(first, len(row))
+        element("bdi", marked(patterns.texts[key]), style=share_style(float(row[key])))
+        for key in range(first, len(row))
     )
 
 

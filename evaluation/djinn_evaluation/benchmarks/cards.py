@@ -139,7 +139,7 @@ FIRST = (
     "%djinn_break 4",
 )
 RUN, LINE = "%djinn_run The capital of France is", "display(HTML('<b class=\"bare\">bare</b>'))"
-CARD_SHOWN_OF_PAINT, LINE_SHOWN = ".djinn .dj-paused", "b.bare"
+CARD_SHOWN_OF_PAINT, LINE_SHOWN = ".djinn [aria-hidden]", "b.bare"
 CHART = ".djinn-memory canvas[data-draws]"
 
 

@@ -55,7 +55,7 @@ function textOf(text: string): Widget {
 function cardOf(graph: Graph, props: PanelProps): React.JSX.Element {
   const { createElement: e } = React;
   const { label } = graph;
-  const whose = label && e('small', { className: 'dj-whose' }, props.trans.__('session %1', label));
+  const whose = label && e('small', { style: { float: 'right', marginTop: 2 } }, props.trans.__('session %1', label));
   const facts = graph.facts.map(([name, value]) =>
     e(
       'tr',
@@ -69,8 +69,9 @@ function cardOf(graph: Graph, props: PanelProps): React.JSX.Element {
     { className: 'djinn' },
     e(
       'div',
-      { className: 'dj-head' },
+      { style: { display: 'flow-root', background: '#8882' } },
       e('strong', null, e('code', null, graph.metric)),
+      '\u2003',
       e('span', { className: 'dj-soft' }, `${graph.kind}, ${graph.how}`),
       whose
     ),
