@@ -46,6 +46,11 @@ def has_sidebar() -> bool:
     return bool(os.environ.get("JPY_SESSION_NAME")) and "google.colab" not in sys.modules
 
 
+def is_static() -> bool:
+    """Return whether DJINN_STATIC asks for final forms alone."""
+    return os.environ.get("DJINN_STATIC", "0") not in ("", "0")
+
+
 def default_session_name() -> str:
     """Return the path of this notebook. Without one (nbconvert, papermill, a console) return the kernel's name, and in
     IPython without a kernel the process's. UsageError in plain Python."""

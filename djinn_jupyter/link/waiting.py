@@ -4,7 +4,6 @@ progress shows nothing, nor does any where DJINN_STATIC asks for final forms."""
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 import threading
@@ -15,7 +14,7 @@ from contextvars import ContextVar, copy_context
 from types import TracebackType
 from typing import Any, Final, TextIO
 
-from djinn_jupyter.link.naming import notebook_path
+from djinn_jupyter.link.naming import is_static, notebook_path
 
 
 def beside_debuggers(thread: threading.Thread) -> threading.Thread:
@@ -153,7 +152,7 @@ def waited(work: str, ends: str = "ends it", *, quiet: bool = False) -> Iterator
         yield present
         return
     main = threading.current_thread() is threading.main_thread()
-    wait = Wait(work, ends, quiet=quiet or not main or os.environ.get("DJINN_STATIC", "0") not in ("", "0"))
+    wait = Wait(work, ends, quiet=quiet or not main or is_static())
     token = _present.set(wait)
     try:
         yield wait

@@ -3,11 +3,11 @@ the engine is down; and the output of magics."""
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from IPython import display as ipython
@@ -96,8 +96,7 @@ class Screen:
     @property
     def is_static(self) -> bool:
         """Only final forms: on request, or where no notebook is known. Consoles drop updates of outputs."""
-        asked = os.environ.get("DJINN_STATIC", "0") not in ("", "0")
-        return asked or (naming.notebook_path() is None and "google.colab" not in sys.modules)
+        return naming.is_static() or (naming.notebook_path() is None and "google.colab" not in sys.modules)
 
     def say(self, text: str) -> None:
         sys.stdout.write(text + "\n")
@@ -205,8 +204,8 @@ DRAWN_SECONDS: Final = 0.25
 
 
 class Redrawn:
-    """One display, drawn again at most once in DRAWN_SECONDS, then its final form in the same place. Where outputs are
-    static only the final form is shown. With `at_once` the first drawing does not wait."""
+    """One display, drawn again at most once in DRAWN_SECONDS, then its final form in the same place; plotly draws only
+    that. Where outputs are static only the final form is shown. With `at_once` the first drawing does not wait."""
 
     def __init__(self, screen: Screen, *, at_once: bool = True) -> None:
         self._screen = screen
@@ -218,10 +217,11 @@ class Redrawn:
         if self._screen.is_static or time.monotonic() - self._drawn < DRAWN_SECONDS:
             return
         self._drawn = time.monotonic()
+        drawn = replace(view(), pictures=None)
         if self._handle is None:
-            self._handle = self._screen.show_live(view())
+            self._handle = self._screen.show_live(drawn)
         else:
-            self._handle.update(view())
+            self._handle.update(drawn)
 
     def end(self, view: View) -> None:
         """Show the final form."""

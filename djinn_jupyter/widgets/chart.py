@@ -4,8 +4,9 @@ imported before it draws."""
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -36,6 +37,14 @@ class Chart:
         from djinn_jupyter.widgets import plotly_chart
 
         return plotly_chart.drawn(self.panels)
+
+    def bare_figures(self) -> list[dict[str, Any]]:
+        """Return a plotly figure of each picture without its title, as JSON values, and as `width` the pixels across
+        that it needs at most, or None."""
+        from djinn_jupyter.widgets import plotly_chart
+
+        bare = [replace(panel, title="") for panel in self.panels]
+        return [json.loads(plotly_chart.drawn([one]).to_json()) | {"width": plotly_chart.width(one)} for one in bare]
 
     def plot(self, ax: Any = None) -> Any:
         """Draw with matplotlib into `ax` (for several pictures into as many), by default into a new figure of a paper's

@@ -27,6 +27,7 @@ SOFT, AXIS = "#808080", "rgba(128,128,128,.35)"  # readable on white and on blac
 NARROW = "@media(max-width:520px){text{font-size:15px}.odd{display:none}}"
 NARROWER = "@media(max-width:340px){text{font-size:20px}}"
 GROWTH = 20 / 11
+DRAWN = ".dj-scroll:has(> img)"  # a selector of what `picture` returns
 _SAFE = " =:/,;().-"  # beside letters and digits, the characters that need no escape in a URI
 
 
@@ -298,4 +299,4 @@ def dose_response_view(
     figures_as_table = folded(table([dose, *series], rows, numeric=range(len(series) + 1)))
     html = card(part(chart, keys(list(series)), name=response), part(figures_as_table), title=title)
     plain = f"{title} ({response})\n{columns(rows, [dose, *series])}"
-    return View(plain=plain, html=html, chart=lambda: Chart(panels=[lines]), is_chart=True)
+    return View(plain=plain, html=html, chart=lambda: Chart(panels=[lines]), is_chart=True, pictures=DRAWN)

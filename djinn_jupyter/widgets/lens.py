@@ -12,7 +12,7 @@ from djinn_jupyter.api.looks import Effect, Lens
 from djinn_jupyter.api.names import labelled
 from djinn_jupyter.api.watching import Watched
 from djinn_jupyter.widgets.chart import Chart
-from djinn_jupyter.widgets.charts import keys, line_chart, series_chart
+from djinn_jupyter.widgets.charts import DRAWN, keys, line_chart, series_chart
 from djinn_jupyter.widgets.html import (
     CHANGED,
     GREY,
@@ -361,7 +361,8 @@ def watch_view(
     html = card(part(chart, name=measure), part(listed), title=mono(title), beside=_counts(watch), session=session)
     few = rows[-8:]
     plain = f"{watch_line(watch)}\n{columns(few, head)}"
-    return View(plain=plain, html=html, chart=lambda: Chart(panels=[_by_position(points, title, measure)]))
+    chart = Chart(panels=[_by_position(points, title, measure)])
+    return View(plain=plain, html=html, chart=lambda: chart, pictures=DRAWN)
 
 
 def _by_position(points: Sequence[tuple[str, int, float]], title: str, measure: str) -> Lines:

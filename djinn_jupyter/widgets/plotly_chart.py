@@ -37,6 +37,8 @@ DASHES: Final = ("solid", "dash", "dot", "dashdot", "longdash")  # colour is nev
 DIGITS: Final = 4
 LEAST, MOST = 12, 28  # pixels on a side of a cell
 TALLEST: Final = 640
+BESIDE, LETTER = 160, 8  # pixels of the names and the colour bar beside a picture, and of a letter of its labels
+BARE: Final = 24  # pixels above a figure without a title, for the legend and plotly's buttons
 FRAME: Final = {
     "template": "none",
     "margin": {"l": 8, "r": 8, "t": 46, "b": 8},
@@ -53,6 +55,8 @@ def drawn(panels: Sequence[Panel]) -> go.Figure:
     figure = go.Figure([trace for of_panel in traces for trace in of_panel])
     layouts = [_layout(panel) for panel in panels]
     figure.update_layout(FRAME | layouts[0])
+    if not panels[0].title:
+        figure.update_layout(margin={"t": BARE})
     if len(panels) > 1:
         owners = [number for number, of_panel in enumerate(traces) for _ in of_panel]
         figure.update_layout(updatemenus=[_menu(layouts, owners)], margin={"t": 60})
@@ -208,13 +212,26 @@ def _title(text: str) -> dict[str, Any]:
     return {"text": literal(text, TITLE), "standoff": STANDOFF}
 
 
+def width(panel: Panel) -> int | None:
+    """Return the pixels across that cells which stay squares need, with their labels; None for what grows."""
+    if not isinstance(panel, Heatmap) or not panel.is_square:
+        return None
+    labels = max(len(literal(row)) for row in panel.rows)
+    return BESIDE + LETTER * labels + _cell(panel) * panel.cells.shape[1]
+
+
+def _cell(panel: Heatmap) -> int:
+    """Return the pixels on a side of a cell that is a square."""
+    return max(LEAST, min(MOST, 640 // max(panel.cells.shape[1], 1)))
+
+
 def _height(panel: Heatmap | Lines | Bars) -> int:
     if isinstance(panel, Lines):
         return 260
     if isinstance(panel, Bars):
         return min(TALLEST, 70 + 26 * len(panel.names))
-    rows, columns = panel.cells.shape
-    cell = max(LEAST, min(MOST, 640 // max(columns, 1))) if panel.is_square else max(3, 400 // max(rows, 20))
+    rows = len(panel.cells)
+    cell = _cell(panel) if panel.is_square else max(3, 400 // max(rows, 20))
     return int(min(TALLEST, 120 + cell * rows))
 
 

@@ -29,7 +29,9 @@ ROWS = 16
 def snapshot_view(look: Look) -> View:
     """Return a card of the values; the chart of attention has a picture for each head."""
     plain, html = pattern(look) if look.is_pattern else _values(look)
-    return View(plain=plain, html=html, chart=partial(_attention if look.is_pattern else _activation, look))
+    if look.is_pattern:
+        return View(plain=plain, html=html, chart=partial(_attention, look))
+    return View(plain=plain, html=html, chart=partial(_activation, look), pictures="img.dj-picture")
 
 
 def snapshot_card(snapshot: Snapshot) -> View:

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from djinn_jupyter.displayed import Shown
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.link import naming
 from djinn_jupyter.wire.texts import shown_lines
 
 if TYPE_CHECKING:
     from djinn_jupyter.widgets.chart import Chart
 
 PLOTLY = "application/vnd.plotly.v1+json"
+CHART = "application/vnd.djinn.chart+json"
+LARGEST = 300_000  # characters of the figures that a live notebook saves beside a card
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +28,7 @@ class View(Shown):
     html: str
     chart: Callable[[], Chart] | None = None
     is_chart: bool = False  # the card has nothing but the chart, which a page that draws plotly shows in its place
+    pictures: str | None = None  # a selector of those in the card that are the chart's panels, in their order
     since: Callable[[str], View] | None = None  # the same view with a note on later changes of its stop
     drawn: tuple[str, Any] | None = None  # a MIME type of ours with JSON, which the labextension draws instead
 
@@ -49,7 +53,14 @@ class View(Shown):
         if self.is_chart:
             bundle |= self.figure()._bundle()
             bundle["text/plain"] = repr(self)
+        if self.pictures is not None and naming.has_sidebar() and not naming.is_static():
+            bundle |= self._live(self.pictures)
         return bundle
+
+    def _live(self, pictures: str) -> dict[str, Any]:
+        """Return the figures by which the labextension has plotly draw the pictures; none where they are too large."""
+        figures = self.charted().bare_figures()
+        return {CHART: {"pictures": pictures, "figures": figures}} if len(json.dumps(figures)) <= LARGEST else {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

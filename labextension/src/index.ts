@@ -14,6 +14,7 @@ import { version } from '../package.json';
 import { addCommands } from './application/commands';
 import { Front } from './application/front';
 import { findGraphs } from './application/kept';
+import { drawCharts } from './application/charts';
 import { drawGraphs } from './application/outputs';
 import { stopAtTokens } from './application/texts';
 import { RunningEngines } from './application/running';
@@ -126,7 +127,7 @@ const settings: JupyterFrontEndPlugin<void> = {
 const outputs: JupyterFrontEndPlugin<void> = {
   id: 'djinn-jupyter:outputs',
   description:
-    'Draws graphs of edges in the outputs of cells, and makes the tokens of texts there set breakpoints.',
+    'Draws graphs of edges and charts in the outputs of cells, and makes the tokens of texts there set breakpoints.',
   autoStart: true,
   requires: [IDjinn, IRenderMimeRegistry],
   optional: [ITranslator],
@@ -138,6 +139,7 @@ const outputs: JupyterFrontEndPlugin<void> = {
   ) => {
     const trans = (translator ?? nullTranslator).load('djinn_jupyter');
     endWith(djinn, drawGraphs(registry, { service: djinn, trans }));
+    endWith(djinn, drawCharts(registry));
     endWith(djinn, stopAtTokens(djinn));
   }
 };

@@ -13,7 +13,7 @@ from djinn_jupyter.methods.circuits.api.edges import Edges
 from djinn_jupyter.methods.circuits.card.edge_layout import HEIGHT, NODE, Node, laid_out
 from djinn_jupyter.methods.sweep.api.grid import NO_INTERVAL
 from djinn_jupyter.widgets.chart import Chart
-from djinn_jupyter.widgets.charts import SOFT, picture, series_chart
+from djinn_jupyter.widgets.charts import DRAWN, SOFT, picture, series_chart
 from djinn_jupyter.widgets.html import Html, card, div, element, facts, mono, part, small, table
 from djinn_jupyter.widgets.panels import BLUE, ORANGE, OUTLINES, Arrow, Box, Heatmap, Lines, Network, Outline
 from djinn_jupyter.widgets.spelling import columns, figure, plural
@@ -344,7 +344,7 @@ def curve_view(curve: CircuitCurve) -> View:
         beside=f"circuits, {_how(first)}",
     )
     plain = [repr(curve).split(";")[0], columns(rows, list(HEAD)), *(f"{one}: {value}" for one, value in told)]
-    return View(plain="\n".join(plain), html=html, chart=lambda: Chart(panels=[_curve(curve)]))
+    return View(plain="\n".join(plain), html=html, chart=lambda: Chart(panels=[_curve(curve)]), pictures=DRAWN)
 
 
 def _curve(curve: CircuitCurve) -> Lines:
