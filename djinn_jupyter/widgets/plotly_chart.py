@@ -264,4 +264,4 @@ def _row(values: Iterable[float]) -> list[float | None]:
 
 
 def _short(value: float) -> float | None:
-    return rounded(float(value), DIGITS) if math.isfinite(value) else None
+    return rounded(value, DIGITS) if math.isfinite(value) else None

@@ -155,7 +155,7 @@ class EdgeMagics(Group):
             top=(DRAWN if args.top is None else args.top) if args.exact else None,
             **given(steps=args.steps, adapter=args.adapter),
         )
-        self.keep_and_draw(args, found, card.edges_view(found, top=DRAWN if args.top is None else args.top))
+        self.keep_and_draw(args, found, card.edges_view(found, **given(top=args.top)))
 
     def _lines(self, args: Namespace) -> dict[str, Any]:
         if (args.prompts is None) == (args.clean is None):

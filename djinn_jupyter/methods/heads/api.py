@@ -383,9 +383,9 @@ def head(
     adapter: str | None = None,
 ) -> HeadPage:
     """Return the page of a head such as "5.1" (layer and head): its scores as `head_scores` has them by default, with
-    its rank among all heads; what it attends to `over` prompts (as in `collect`); and its OV circuit. `top` pairs of
-    tokens and `examples` are told of each. `adapter` names an adapter to use. UsageError; UnknownSite where the layer
-    has no attention patterns.
+    its rank among all heads; what it attends to `over` prompts (as in `collect`); and its OV circuit. It has
+    `top` pairs of tokens of each kind, and `examples`. `adapter` names an adapter to use. UsageError; UnknownSite where
+    the layer has no attention patterns.
 
     >>> page = engine.head("5.1", over=["The capital of France is"])
     >>> page.head, len(page.circuit.pairs)

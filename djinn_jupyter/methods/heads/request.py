@@ -114,8 +114,9 @@ class HeadRead(base.ReplyBase):
 
 
 class ReadHead(SessionRequest[HeadRead], shared="write", changes=False, wakes_weights=True, whole_layers=True):
-    """Read one head: what it attends to over `lines`, each the tokens of a pass of its own, and its OV circuit. `top`
-    pairs of each kind and `examples` are told. The session itself must be empty; closing it ends the request."""
+    """Read one head: what it attends to over `lines`, each the tokens of a pass of its own, and its OV circuit. The
+    reply has `top` pairs of each kind, and `examples`. The session itself must be empty; closing it ends the
+    request."""
 
     layer: Annotated[int, Meta(ge=0)]
     head: Annotated[int, Meta(ge=0)]

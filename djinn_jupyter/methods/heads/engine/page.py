@@ -139,24 +139,20 @@ class HeadAttention:
         codes_P, weights_P = ids[query_P] * self.pairs.vocabulary + ids[key_P], weights_TK[query_P, key_P]
         self.pairs.add(codes_P, weights_P)
         for at in weights_P.nan_to_num(-1.0).argsort(descending=True, stable=True)[:LOOKED_AT].tolist():
-            self._see(number, int(codes_P[at]), int(query_P[at]), int(key_P[at]))
+            self._keep_strongest(number, int(codes_P[at]), int(query_P[at]), int(key_P[at]))
         kept = heapq.nlargest(self._most, self._strongest.items(), key=lambda one: one[1].weight)
         self._strongest = dict(kept)
 
-    def _see(self, number: int, code: int, query: int, key: int) -> None:
-        """Keep a weight where it is the strongest of its pair of tokens, and a number."""
+    def _keep_strongest(self, number: int, code: int, query: int, key: int) -> None:
+        """Keep a weight that is a number and the strongest of its pair of tokens so far."""
         assert self.weights.weights_TK is not None
         weight, known = float(self.weights.weights_TK[query, key]), self._strongest.get(code)
         if math.isnan(weight) or (known is not None and known.weight >= weight):
             return
         first = max(0, query + 1 - WINDOW)
+        weights = tuple(self.weights.weights_TK[query, first : query + 1].tolist())
         self._strongest[code] = HeadExample(
-            line=number,
-            query=query,
-            key=key,
-            weight=weight,
-            first=first,
-            weights=tuple(self.weights.weights_TK[query, first : query + 1].tolist()),
+            line=number, query=query, key=key, weight=weight, first=first, weights=weights
         )
 
     @property

@@ -34,8 +34,8 @@ def rounding(dtype: torch.dtype) -> float:
     return ROUNDING.get(dtype, ROUNDING_IN_16_BITS)
 
 
-class _Caught(Exception):
-    """The scores were met, and the rest of the layer need not run."""
+class _ScoresMet(Exception):
+    """Raised at the scores of a layer, behind which nothing is read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +155,7 @@ class HeldLayer:
         def meet(tap: Tap, raw: Tensor) -> Tensor | None:
             seen[tap.site.point] = tap.read(raw)
             if tap.site.point == "attn_scores":
-                raise _Caught
+                raise _ScoresMet
             return put(tap, raw)
 
         form = self._forward.anatomy.forms[self._layer]
@@ -163,7 +163,7 @@ class HeldLayer:
         try:
             with torch.inference_mode(False), norms, self._forward.calling(), catch(self._taps.values(), meet):
                 self._forward.anatomy.layers[self._layer](*args, **kwargs)
-        except _Caught:
+        except _ScoresMet:
             return seen
         raise self._no_sum("run by itself the layer makes no scores")
 
