@@ -215,8 +215,8 @@ def _alone(patterns: HeadPatterns, weights: NDArray[np.generic], alt: str) -> Ht
     cell = CELL_ALONE if len(texts) <= SIDE_NAMED // 2 else CELL
     side = cell * len(texts)
     picture = image(shares(weights), width=side, height=side, alt=alt)
-    named = element("div", picture, token_names(texts, cell, "vertical-lr"))
-    return div("dj-pair", token_names(texts, cell, "horizontal-tb"), named)
+    with_keys = element("div", picture, token_names(texts, cell, "vertical-lr"))
+    return div("dj-pair", token_names(texts, cell, "horizontal-tb"), with_keys)
 
 
 def _query(patterns: HeadPatterns, weights: NDArray[np.generic], query: int, first: int) -> Html:
@@ -224,8 +224,8 @@ def _query(patterns: HeadPatterns, weights: NDArray[np.generic], query: int, fir
     seen = element("span", _keys(patterns, weights[query, : query + 1], first), class_="dj-keys", hidden="")
     name, said = marked(patterns.texts[query]), _strongest(patterns, weights[query, : query + 1])
     title = f"position {query} looks at {said}"
-    named = span("", name, title=title)
-    return element("span", named, seen, class_="dj-query", tabindex=0, role="note", aria_label=f"{name}, {title}")
+    token = span("", name, title=title)
+    return element("span", token, seen, class_="dj-query", tabindex=0, role="note", aria_label=f"{name}, {title}")
 
 
 def _keys(patterns: HeadPatterns, row: NDArray[np.generic], first: int) -> Html:
@@ -320,10 +320,10 @@ def _example(page: HeadPage, one: HeadExample) -> Html:
             "code",
             _shown(page, line[at]),
             class_="dj-here" if at == one.query else None,
-            style=share_style(one.weights[at - one.first]),
-            title=f"prompt {one.line}, position {at}: {percent(one.weights[at - one.first])}",
+            style=share_style(weight),
+            title=f"prompt {one.line}, position {at}: {percent(weight)}",
         )
-        for at in range(one.first, one.query + 1)
+        for at, weight in enumerate(one.weights, one.first)
     ]
     before = [] if one.key >= one.first else [element("code", _shown(page, line[one.key]),
               style=share_style(one.weight), title=f"prompt {one.line}, position {one.key}"), "\u2026"]  # fmt: skip

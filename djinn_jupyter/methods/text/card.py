@@ -100,9 +100,7 @@ class _Scale:
         if math.isnan(value):
             return None
         part = max(-1.0, min(1.0, value / self.limit))
-        if self.is_share:
-            return share_style(part)
-        return signed_style(part)
+        return share_style(part) if self.is_share else signed_style(part)
 
     def legend(self) -> Html:
         """Draw the scale with its ends."""
