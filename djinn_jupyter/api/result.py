@@ -179,9 +179,10 @@ class Result(_Numbers, FileContent, kw_only=True, dict=True, eq=False, weakref=T
         return value
 
     def _replied_again(self, channel: Channel, reply: Any) -> Any:
-        """Return the reply to the same request."""
-        kind = self.ending.strip(".").partition(".")[0]
-        return asked_again(channel, self._request_of(reply), circumstances(reply.made), kind)
+        """Return the reply to the same request. UsageError where its modules are not added here as they were."""
+        kind, made = self.ending.strip(".").partition(".")[0], circumstances(reply.made)
+        likeness.require_modules(channel, made.modules)
+        return asked_again(channel, self._request_of(reply), made, kind)
 
     def _request_of(self, reply: Any) -> SessionRequest[Any]:
         """Return the request that a reply answers, for any session: the field `request`, or a part of the recipe."""

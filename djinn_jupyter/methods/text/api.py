@@ -48,10 +48,6 @@ class TextResult(result.Result):
     def _request_of(self, reply: Any) -> Any:
         return msgspec.structs.replace(self.request, line=reply.tokens)
 
-    def _replied_again(self, channel: Channel, reply: Any) -> Any:
-        likeness.require_modules(channel, reply.made.modules)
-        return super()._replied_again(channel, reply)
-
 
 class TokenMeasures(TextResult):
     """The measures of each token of a text: `values` [measures, positions + 1], float64, with a row for each of

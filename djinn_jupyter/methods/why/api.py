@@ -12,7 +12,6 @@ from djinn_jupyter.api import arguments, likeness, result, tables
 from djinn_jupyter.api.patches import Positions
 from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.link.channel import Channel
 from djinn_jupyter.methods.heads.api import head_of
 from djinn_jupyter.methods.why.request import ExplainScore, ScoreExplained
 from djinn_jupyter.wire.readings import ScoreSide
@@ -100,10 +99,6 @@ class ScoreParts(result.Result):
 
     def _request_of(self, reply: ScoreExplained) -> ExplainScore:
         return msgspec.structs.replace(self.request, line=reply.tokens)
-
-    def _replied_again(self, channel: Channel, reply: ScoreExplained) -> Any:
-        likeness.require_modules(channel, reply.made.modules)
-        return super()._replied_again(channel, reply)
 
     def __repr__(self) -> str:
         pair = f"{self.query} {self.texts[self.query]!r} to {self.key} {self.texts[self.key]!r}"
