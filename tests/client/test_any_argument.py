@@ -192,6 +192,9 @@ def test_readings_of_texts_heads_and_features(engine: RemoteEngine) -> None:
         wrong_of(lambda name="0.0", **others: engine.head(name, **others), {}, "name", "over", "top", "examples") == []
     )
     assert wrong_of(engine.feature, {"site": "sae.1[0]"}, "site", "over", "layer", "examples", "top") == []
+    text, lens = session.text(), session.text_lens(layers=[0])
+    assert wrong_of(text.of, {}, "measure") + wrong_of(text.coloured, {}, "by") + wrong_of(lens.of, {}, "measure") == []
+    assert wrong_of(session.why("0.0", key=0).side, {}, "at") == []
     layers = (layer for layer in (0, 1))
     assert session.text_lens(np.int64(1), layers=layers).sites == ("resid_post.0", "resid_post.1")
 

@@ -89,6 +89,8 @@ def test_pruning_leaves_what_leads_to_the_outputs(graph: AttributionGraph) -> No
     for share in (0.0, 1.5):
         with pytest.raises(UsageError, match="are kept by their share of the influence"):
             graph.pruned(share)
+    with pytest.raises(UsageError, match=r"^nodes is a number, not 'half'\.$"):
+        graph.pruned("half")
 
 
 def test_influence_is_that_over_all_paths() -> None:

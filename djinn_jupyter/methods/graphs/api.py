@@ -198,6 +198,7 @@ class AttributionGraph(result.Result):
         """The name of the model, None where the graph has no recipe."""
         return self.made[0].by.model if self.made else None
 
+    @arguments.typed
     def pruned(self, nodes: float = NODES, edges: float = EDGES) -> PrunedGraph:
         """Return the nodes that together have this share of all influence, and the edges between them that have that
         share. Embeddings and outputs that lead nowhere are left out. UsageError."""

@@ -100,6 +100,7 @@ class TokenMeasures(TextResult):
         if any(not 0 <= start < end <= length for start, end in read.generated):
             raise ValueError("its generated tokens are not in its text")
 
+    @arguments.typed
     def coloured(self, by: str) -> Self:
         """Return the same measures, shown by another one. UsageError.
 
@@ -109,17 +110,16 @@ class TokenMeasures(TextResult):
         """
         return msgspec.structs.replace(self, by=self._known(by))
 
+    @arguments.typed
     def of(self, measure: str) -> np.ndarray[Any, Any]:
         """Return a measure of each token, float64 [positions + 1]. UsageError."""
         row: np.ndarray[Any, Any] = self.values[self.measures.index(self._known(measure))]
         return row
 
-    def _known(self, measure: object) -> str:
+    def _known(self, measure: str) -> str:
         if measure not in self.measures:
-            raise UsageError(
-                f"The text was measured by {', '.join(self.measures)}; {in_quotes(str(measure))} is not there."
-            )
-        return str(measure)
+            raise UsageError(f"The text was measured by {', '.join(self.measures)}; {in_quotes(measure)} is not there.")
+        return measure
 
     def predicted(self, position: int) -> tuple[TopToken, ...]:
         """Return the most probable tokens in the place of the token at `position`, given those before it; none for the
@@ -286,6 +286,7 @@ class TextLens(TextResult):
         if not alike or not named <= {*self.spelled}:
             raise ValueError("its lens is not that of its tokens")
 
+    @arguments.typed
     def of(self, measure: str) -> np.ndarray[Any, Any]:
         """Return a measure, float64 [sites, positions]. UsageError."""
         if measure not in self.measures:

@@ -53,10 +53,11 @@ class ScoreParts(result.Result):
             yield at, position, CONSTANT, CONSTANT, None, None, side.constant
             yield at, position, REST, REST, None, None, side.rest
 
+    @arguments.typed
     def side(self, at: str) -> ScoreSide:
         """Return the parts at the "key" or the "query". UsageError."""
         if at not in ("key", "query"):
-            raise UsageError(f'A score has parts at its "key" and at its "query"; {in_quotes(str(at))} is none.')
+            raise UsageError(f'A score has parts at its "key" and at its "query"; {in_quotes(at)} is none.')
         return self.by_key if at == "key" else self.by_query
 
     def check(self) -> None:
