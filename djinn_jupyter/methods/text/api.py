@@ -100,7 +100,6 @@ class TokenMeasures(TextResult):
         if any(not 0 <= start < end <= length for start, end in read.generated):
             raise ValueError("its generated tokens are not in its text")
 
-    @arguments.typed
     def coloured(self, by: str) -> Self:
         """Return the same measures, shown by another one. UsageError.
 
@@ -108,18 +107,14 @@ class TokenMeasures(TextResult):
         >>> session.text().coloured("entropy").by
         'entropy'
         """
-        return msgspec.structs.replace(self, by=self._known(by))
+        return msgspec.structs.replace(self, by=_known(by, self.measures, "text was measured by"))
 
-    @arguments.typed
     def of(self, measure: str) -> np.ndarray[Any, Any]:
         """Return a measure of each token, float64 [positions + 1]. UsageError."""
-        row: np.ndarray[Any, Any] = self.values[self.measures.index(self._known(measure))]
+        row: np.ndarray[Any, Any] = self.values[
+            self.measures.index(_known(measure, self.measures, "text was measured by"))
+        ]
         return row
-
-    def _known(self, measure: str) -> str:
-        if measure not in self.measures:
-            raise UsageError(f"The text was measured by {', '.join(self.measures)}; {in_quotes(measure)} is not there.")
-        return measure
 
     def predicted(self, position: int) -> tuple[TopToken, ...]:
         """Return the most probable tokens in the place of the token at `position`, given those before it; none for the
@@ -158,7 +153,7 @@ class TokenMeasures(TextResult):
         >>> [text for position, text, probability in session.text().top(1)]
         [' France']
         """
-        name = self.by if measure is None else self._known(measure)
+        name = self.by if measure is None else measure
         of_tokens = self.of(name)[: len(self.texts)]
         found = arrays.largest(np.log(of_tokens) if name == PROBABILITY else of_tokens, count)
         return [(at, self.texts[at], float(of_tokens[at])) for (at,), _ in found]
@@ -168,6 +163,13 @@ class TokenMeasures(TextResult):
         logs = _float(self.reply.log_probabilities)
         mean = f", loss {-logs.mean():.4f} a token" if len(logs) else ""
         return f"Text of {len(self.texts)} tokens, {chosen} of them generated{mean}; coloured by {labelled(self.by)}"
+
+
+def _known(measure: object, measures: Sequence[str], of: str) -> str:
+    """Return the name of a measure. Raises UsageError for any other value."""
+    if not isinstance(measure, str) or measure not in measures:
+        raise UsageError(f"The {of} {', '.join(measures)}; {in_quotes(str(measure))} is not there.")
+    return measure
 
 
 def _float(array: Any) -> np.ndarray[Any, Any]:
@@ -286,12 +288,9 @@ class TextLens(TextResult):
         if not alike or not named <= {*self.spelled}:
             raise ValueError("its lens is not that of its tokens")
 
-    @arguments.typed
     def of(self, measure: str) -> np.ndarray[Any, Any]:
         """Return a measure, float64 [sites, positions]. UsageError."""
-        if measure not in self.measures:
-            raise UsageError(f"The lens has {', '.join(self.measures)}; {in_quotes(measure)} is not there.")
-        row: np.ndarray[Any, Any] = self.values[self.measures.index(measure)]
+        row: np.ndarray[Any, Any] = self.values[self.measures.index(_known(measure, self.measures, "lens has"))]
         return row
 
     def predicted(self, site: int, position: int) -> tuple[TopToken, ...]:
