@@ -13,7 +13,7 @@ from djinn_jupyter.api.names import labelled
 from djinn_jupyter.api.session import RemoteSession
 from djinn_jupyter.api.stops import Finished, Paused, Stop, StoppedSession
 from djinn_jupyter.api.tables import card_of
-from djinn_jupyter.errors import IllegalMove, UsageError
+from djinn_jupyter.errors import IllegalMove, UnknownSite, UsageError
 from djinn_jupyter.link import naming
 from djinn_jupyter.magics.kernel_state import KernelState
 from djinn_jupyter.magics.parsing import (
@@ -36,7 +36,7 @@ from djinn_jupyter.widgets.diff import DiffSide
 from djinn_jupyter.widgets.stop import Look
 from djinn_jupyter.widgets.view import View
 from djinn_jupyter.wire import nouns, readings, sites
-from djinn_jupyter.wire.texts import in_quotes
+from djinn_jupyter.wire.texts import in_quotes, shown
 
 LENS_POINTS = ("resid_pre", "resid_mid", "resid_post")
 TOP = 5
@@ -234,6 +234,7 @@ def _pair(sessions: tuple[RemoteSession, RemoteSession], site: str, positions: t
 # Looking: the present stop, a site's value, the logit lens, a site over many passes.
 
 MODULES = ("attn_out", "mlp_out", "z")
+EVERY = "all"  # layers, where --layers stands alone
 
 
 @magics_class
@@ -294,9 +295,11 @@ class LookingMagics(Group):
         POSITIONS,
         option(
             "--layers",
-            action="store_true",
+            nargs="?",
+            const=EVERY,
+            metavar="N,N",
             help="the first token after every layer that has run, and how "
-            "probable the last layer's favourites were on the way",
+            "probable the last layer's favourites were on the way; --text: these layers alone, such as 0,4 or 2:8",
         ),
         option("--text", action="store_true", help="over the whole text: of resid_post.*, or a tuned lens, as tuned.*"),
         option(
@@ -322,8 +325,10 @@ class LookingMagics(Group):
         if args.layers:
             if args.ahead:
                 raise UsageError("--layers reads the layers that have run: leave --ahead out, or step on first.")
-            if args.site is not None:
-                raise UsageError("--layers reads every layer that has run: leave the site out.")
+            if args.site is not None or args.layers != EVERY:
+                raise UsageError(
+                    "--layers reads every layer that has run: leave the site out; numbers of layers belong to --text."
+                )
             refuse_others(args, "--layers", "positions", "token", "hover", "save", "keep", "session")
             by_layer, notes = lens_by_layer(session, args.positions, args.token)
             self.keep_and_draw(args, by_layer, views.lens_grid_view(by_layer, session=session.name))
@@ -344,8 +349,9 @@ class LookingMagics(Group):
         self.keep_and_draw(args, lens, views.lens_view(lens.site, lens.rows, session=session.name))
 
     def _of_text(self, session: RemoteSession, args: Namespace) -> None:
-        refuse_others(args, "--text", "site", "k", "token", "hover", "save", "keep", "session")
-        read = session.text_lens(args.k, **given(site=args.site), tokens=args.token or ())
+        refuse_others(args, "--text", "site", "k", "layers", "token", "hover", "save", "keep", "session")
+        layers = None if args.layers in (None, EVERY) else _layers(args.layers)
+        read = session.text_lens(args.k, **given(site=args.site), tokens=args.token or (), layers=layers)
         self.keep_and_draw(args, read, card_of(type(read))(read, session=session.name))
 
     def _attribute(self, session: RemoteSession, args: Namespace) -> None:
@@ -409,6 +415,14 @@ class LookingMagics(Group):
         again = watch.site if name is None else f"{watch.site} --direction {name}"
         kept = "" if args.keep is None else f"; {args.keep} describes the watch, and with --show it has the values"
         self.state.screen.say(f"{views.watching(watch)} at every pass; %djinn_watch {again} --show shows it{kept}")
+
+
+def _layers(text: str) -> tuple[int, ...]:
+    """Return the layers of `0,4` or `2:8`. Raises UsageError."""
+    try:
+        return sites.parse_selector(text)
+    except UnknownSite:
+        raise UsageError(f"--layers {shown(text)} names no layers: write 0,4 or 2:8 (its end excluded).") from None
 
 
 def _of_head(session: RemoteSession, args: Namespace) -> str | None:

@@ -60,4 +60,15 @@ def test_the_lens_reads_the_whole_text(notebook: Notebook) -> None:
     assert notebook.shell.user_ns["read"].values.shape == (5, layers, 5)
     notebook.cell("%djinn_lens resid_post.2 --text")
     assert last(notebook, ReadTextLens).sites == ("resid_post.2",)
+    for words, sites in (("0,3", ("resid_post.0", "resid_post.3")), ("2:4", ("resid_post.2", "resid_post.3"))):
+        assert "Lens of 2 sites" in notebook.cell(f"%djinn_lens --text --layers {words}")
+        assert last(notebook, ReadTextLens).sites == sites
+    notebook.cell("%djinn_lens --text --layers")
+    assert last(notebook, ReadTextLens).sites == asked.sites
+    assert "layers choose among the sites" in notebook.fails("%djinn_lens resid_post.2 --text --layers 2")
+    assert "it has 0, 1, 2" in notebook.fails(f"%djinn_lens --text --layers {layers}")
+    for words in ("x", "4:2", "resid_post.2"):
+        assert f"--layers {words} names no layers" in notebook.fails(f"%djinn_lens --text --layers {words}")
+    assert "leave the site out" in notebook.fails("%djinn_lens --layers resid_post.2")
+    assert "belong to --text" in notebook.fails("%djinn_lens --layers 0,3")
     assert "--text" in notebook.fails("%djinn_lens --text --positions 2")
