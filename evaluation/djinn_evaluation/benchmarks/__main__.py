@@ -13,8 +13,8 @@ from djinn_evaluation.benchmarks.harness import MODULE_OF, aged, benchmark, sett
 from djinn_evaluation.machine import computed_on
 
 # Only where they are named: a quarter of an hour and more, one that reads another's result, counts of a checkout, one
-# that needs a network, and one that needs nbclient.
-BY_NAME = ("corners", "limits", "house", "install", "notebooks")
+# that needs a network, and two that need nbclient.
+BY_NAME = ("corners", "limits", "house", "install", "notebooks", "ways")
 NAMES = tuple(name for name in MODULE_OF if name not in BY_NAME)
 
 

@@ -43,6 +43,7 @@ MODULE_OF: Final = {
         "house": "house",
         "installing": "install",
         "notebooks": "notebooks",
+        "ways": "ways",
     }.items()
     for name in names.split()
 }
