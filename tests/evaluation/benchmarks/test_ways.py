@@ -12,7 +12,8 @@ from djinn_evaluation.benchmarks.ways import Typed, cells_of, played, typed
 
 
 def test_lines_are_counted_without_empty_ones_and_helpers_are_functions() -> None:
-    cells = ["%load_ext djinn_jupyter\n\n%djinn_load demo\n", "def one():\n    return 1\n\n\nfor at in range(2):\n    one()\n"]
+    helper = "def one():\n    return 1\n\n\nfor at in range(2):\n    one()\n"
+    cells = ["%load_ext djinn_jupyter\n\n%djinn_load demo\n", helper]
     assert typed(cells) == Typed(cells=2, lines=6, helper_lines=2)
 
 
