@@ -20,7 +20,21 @@ from djinn_jupyter.methods.heads.api import (
 )
 from djinn_jupyter.methods.heads.request import KINDS, HeadExample, Kind
 from djinn_jupyter.widgets.chart import Chart
-from djinn_jupyter.widgets.html import Html, card, div, element, facts, folded, joined, named, over, part, span, table
+from djinn_jupyter.widgets.html import (
+    SCROLL,
+    Html,
+    card,
+    div,
+    element,
+    facts,
+    folded,
+    joined,
+    named,
+    over,
+    part,
+    span,
+    table,
+)
 from djinn_jupyter.widgets.panels import Bars, Heatmap, attention, cut, token_labels
 from djinn_jupyter.widgets.pattern import CELL_ALONE, SIDE_NAMED, token_names
 from djinn_jupyter.widgets.pictures import image, scale_legend, share_colour, shares
@@ -215,7 +229,7 @@ def _alone(patterns: HeadPatterns, weights: NDArray[np.generic], alt: str) -> Ht
     cell = CELL_ALONE if len(texts) <= SIDE_NAMED // 2 else CELL
     side = cell * len(texts)
     picture = image(shares(weights), width=side, height=side, alt=alt)
-    with_keys = element("div", picture, token_names(texts, cell, "vertical-lr"))
+    with_keys = element("div", picture, token_names(texts, cell, "vertical-lr"), style=SCROLL)
     return div("dj-pair", token_names(texts, cell, "horizontal-tb"), with_keys)
 
 

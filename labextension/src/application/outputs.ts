@@ -55,7 +55,9 @@ function textOf(text: string): Widget {
 function cardOf(graph: Graph, props: PanelProps): React.JSX.Element {
   const { createElement: e } = React;
   const { label } = graph;
-  const whose = label && e('small', { style: { float: 'right', marginTop: 2 } }, props.trans.__('session %1', label));
+  const whose =
+    label &&
+    e('small', { style: { float: 'right', marginTop: 2 } }, props.trans.__('session %1', label));
   const facts = graph.facts.map(([name, value]) =>
     e(
       'tr',
