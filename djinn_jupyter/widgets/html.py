@@ -134,6 +134,7 @@ code{font:12px menlo,monospace}
 .dj-last table{direction:ltr;margin-right:auto}
 .dj-last tr>:first-child{position:sticky;left:0;background:var(--jp-layout-color0,Canvas)}
 .dj-pair{display:flex;flex-wrap:wrap;gap:4px 1em}
+.dj-pair>*{min-width:0}
 .dj-long{overflow-wrap:anywhere;min-width:48px}
 .dj-tight{padding:0 3px 0 0}
 .dj-tint{padding:2px 4px}

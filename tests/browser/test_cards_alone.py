@@ -40,10 +40,12 @@ CUT = """() => [...document.querySelectorAll('.djinn')].flatMap(card => {
     const edge = card.getBoundingClientRect();
     const leaves = [...card.querySelectorAll('*')].filter(node => node.childElementCount === 0);
     const shown = leaves.filter(node => node.checkVisibility() && node.getBoundingClientRect().width > 0);
-    const free = shown.filter(node => !node.closest('[style^=overflow], svg, style'));
+    const boxes = [...card.querySelectorAll('[style^=overflow]')].filter(box => box.checkVisibility()
+        && !box.parentElement.closest('[style^=overflow]'));
+    const free = [...boxes, ...shown.filter(node => !node.closest('[style^=overflow], svg, style'))];
     const out = free.filter(node => node.getBoundingClientRect().right > edge.right + 0.5
         || node.getBoundingClientRect().left < edge.left - 0.5);
-    const lost = [...card.querySelectorAll('[style^=overflow]')].filter(box => box.scrollWidth > box.clientWidth
+    const lost = boxes.filter(box => box.scrollWidth > box.clientWidth
         && getComputedStyle(box).overflowX !== 'auto');
     return [...out, ...lost].map(node => node.outerHTML.slice(0, 120));
 })"""
