@@ -4,6 +4,7 @@ what can be pressed, and its focus is seen."""
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +48,10 @@ def faults(page: Page, selector: str) -> list[Any]:
     return found
 
 
-def saved(lab: LabServer, name: str, outputs: list[str]) -> str:
-    """Write a trusted notebook with an output a cell."""
-    shown = [new_output("display_data", data={"text/html": html}) for html in outputs]
+def saved(lab: LabServer, name: str, outputs: Sequence[str | dict[str, Any]]) -> str:
+    """Write a trusted notebook with an output a cell, of HTML or of forms by MIME type."""
+    forms = [{"text/html": one} if isinstance(one, str) else one for one in outputs]
+    shown = [new_output("display_data", data=one) for one in forms]
     nbformat.write(new_notebook(cells=[new_code_cell("", outputs=[one]) for one in shown]), lab.folder / name)
     NotebookNotary().sign(nbformat.read(lab.folder / name, as_version=4))
     return name
@@ -247,13 +249,15 @@ _TOOK = """async ([selector, event, changed, rounds]) => {
         await painted();
         return performance.now() - begun;
     };
-    const acts = { summary: () => node.click(), focus: () => { document.activeElement.blur(); node.focus(); },
+    const press = one => one.dispatchEvent(new MouseEvent('click', { bubbles: true }));
+    const menu = round => { press(node); press(document.querySelectorAll('.updatemenu-dropdown-button')[round + 1]); };
+    const acts = { menu, summary: () => node.click(), focus: () => { document.activeElement.blur(); node.focus(); },
         ArrowRight: () => document.activeElement.dispatchEvent(
             new KeyboardEvent('keydown', { key: 'ArrowRight', bubbles: true, cancelable: true })) };
     const echo = [], ours = [], states = [];
     for (let round = 0; round < rounds; round += 1) {
         echo.push(await took(() => button.click()));
-        ours.push(await took(acts[event]));
+        ours.push(await took(() => acts[event](round)));
         states.push(document.querySelector(changed)?.textContent ?? null);
     }
     button.remove();
@@ -282,3 +286,15 @@ def test_a_change_is_painted_within_six_echoes(kernelless_lab: LabServer, page: 
         echo, ours, states = page.evaluate(_TOOK, [selector, event, changed, ROUNDS])
         assert any(states), event
         assert statistics.median(ours) < FRAMES * statistics.median(echo), event
+
+
+@pytest.mark.alone
+def test_a_head_that_a_menu_chooses_is_painted_within_six_echoes(kernelless_lab: LabServer, page: Page) -> None:
+    patterns = HeadPatterns(heads_read(patterns=True, length=64, layers=8, heads=8), "on this line")
+    figure = patterns_view(patterns).figure()._repr_mimebundle_()  # as many heads and positions as one may have
+    opened = LabPage.open(page, kernelless_lab.address(saved(kernelless_lab, "menu.ipynb", [figure])))
+    opened.without_kernel()
+    opened.drawn(".updatemenu-header").wait_for()
+    echo, ours, states = page.evaluate(_TOOK, [".updatemenu-header", "menu", ".gtitle", ROUNDS])
+    assert len(set(states)) == len(states)
+    assert statistics.median(ours) < FRAMES * statistics.median(echo)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import re
+from typing import Any
 from urllib.parse import unquote
 
 import numpy as np
@@ -14,9 +16,11 @@ from hypothesis import strategies as st
 
 from djinn_jupyter.api.tables import shortened
 from djinn_jupyter.widgets import pictures, views
+from djinn_jupyter.widgets.chart import Chart
 from djinn_jupyter.widgets.diff import differing
 from djinn_jupyter.widgets.memory import transfer_line
-from djinn_jupyter.widgets.view import PLOTLY
+from djinn_jupyter.widgets.panels import Heatmap
+from djinn_jupyter.widgets.view import CHART, LARGEST, PLOTLY
 from djinn_jupyter.wire.nouns import StopDescription, Transfer
 from djinn_jupyter.wire.readings import ReadPooled
 from djinn_jupyter.wire.texts import unshown
@@ -86,6 +90,40 @@ def test_a_dose_response_reads_as_a_table_as_a_chart_and_under_the_pointer() -> 
     assert shown.html.count("%3Cpolyline") == 2
     assert shown.html.count("%3Ccircle") == 3
     assert [line.split() for line in shown.plain.splitlines()[2:4]] == [["0", "1.0", "inf"], ["1", "nan", "inf"]]
+
+
+@pytest.fixture
+def live(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JPY_SESSION_NAME", "/a.ipynb")
+    monkeypatch.delenv("DJINN_STATIC")
+
+
+@pytest.mark.usefixtures("live")
+@pytest.mark.parametrize("name", ["watch", "snapshot", "circuits", "dose-response"])
+def test_a_live_notebook_has_the_figures_of_a_card_beside_all_of_its_html(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = CARDS[name]._repr_mimebundle_()
+    [figure] = bundle.pop(CHART)["figures"]
+    assert figure["data"][0]["type"] == json.loads(CARDS[name].figure().made.to_json())["data"][0]["type"]
+    assert figure["layout"]["title"]["text"] == ""  # the card has it
+    monkeypatch.setenv("DJINN_STATIC", "1")
+    assert CARDS[name]._repr_mimebundle_() == bundle
+    assert bundle["text/html"] == CARDS[name].html
+    monkeypatch.delenv("DJINN_STATIC")
+    monkeypatch.delenv("JPY_SESSION_NAME")  # as in VS Code
+    assert CHART not in CARDS[name]._repr_mimebundle_()
+
+
+@pytest.mark.usefixtures("live")
+def test_figures_too_large_for_a_notebook_stay_out_of_it() -> None:
+    def card(side: int) -> dict[str, Any]:
+        cells = np.random.default_rng(0).standard_normal((side, side))
+        panel = Heatmap(title="", cells=cells, rows=range(side), columns=range(side))
+        return dataclasses.replace(CARDS["snapshot"], chart=lambda: Chart(panels=[panel]))._repr_mimebundle_()
+
+    assert 100_000 < len(json.dumps(card(128)[CHART])) < LARGEST
+    assert set(card(240)) == {"text/plain", "text/html"}
 
 
 @pytest.mark.parametrize(
