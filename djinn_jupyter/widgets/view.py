@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -51,8 +52,7 @@ class View(Shown):
         if self.drawn is not None:
             bundle[self.drawn[0]] = self.drawn[1]
         if self.is_chart:
-            bundle |= self.figure()._bundle()
-            bundle["text/plain"] = repr(self)
+            bundle[PLOTLY] = self.figure()._bundle()[PLOTLY]
         if self.pictures is not None and naming.has_sidebar() and not naming.is_static():
             bundle |= self._live(self.pictures)
         return bundle
@@ -74,4 +74,7 @@ class Figure(Shown):
         return self.plain
 
     def _bundle(self) -> dict[str, Any]:
-        return {"text/plain": self.plain, PLOTLY: json.loads(self.made.to_json())}
+        bundle = {"text/plain": self.plain, PLOTLY: json.loads(self.made.to_json())}
+        if "google.colab" in sys.modules:  # its page draws HTML alone, for which plotly loads its script there too
+            bundle["text/html"] = self.made.to_html(include_plotlyjs="cdn", full_html=False)
+        return bundle

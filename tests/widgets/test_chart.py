@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from html import unescape
@@ -304,6 +305,16 @@ def test_a_figure_is_plain_json_beside_its_card() -> None:
     bundle = view.figure()._repr_mimebundle_()
     assert set(bundle) == {"text/plain", PLOTLY}
     assert len(json.dumps(bundle)) < 60_000
+
+
+def test_on_colab_a_figure_is_html_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    view = cards.all_cards()["dose-response"]
+    card = view._repr_mimebundle_()
+    monkeypatch.setitem(sys.modules, "google.colab", SimpleNamespace())
+    bundle = view.figure()._repr_mimebundle_()
+    assert set(bundle) == {"text/plain", "text/html", PLOTLY}
+    assert "https://cdn.plot.ly/plotly-" in bundle["text/html"]
+    assert view._repr_mimebundle_() == card
 
 
 def test_a_card_without_numbers_over_axes_says_so() -> None:
