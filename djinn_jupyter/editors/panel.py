@@ -7,6 +7,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
+from dataclasses import replace
 from importlib.metadata import version
 from itertools import count
 from typing import Any, Final
@@ -174,7 +175,7 @@ class Bridge:
         thread, site = self._site_of(given.get("variableName"), given.get("frameId") or 0)
         look = looking.look_at(thread.session, site, ahead=False)
         thread.stopped.check(look.stop)
-        return {"data": views.snapshot_view(look)._repr_mimebundle_(), "metadata": {}}
+        return {"data": replace(views.snapshot_view(look), pictures=None)._repr_mimebundle_(), "metadata": {}}
 
     def _copy(self, given: Message) -> Message:
         thread, site = self._site_of(given.get("srcVariableName"), given.get("srcFrameId") or 0)
