@@ -351,14 +351,14 @@ def watch_view(
 
     shown = points[-ROWS:]
     rows = [[name, str(position), figure(measured)] for name, position, measured in shown]
-    chart = line_chart(
+    drawn = line_chart(
         [measured for *_, measured in points],
         [f"position {points[0][1]}", f"position {points[-1][1]}"],
         alt=f"{measure} at {title} over {plural(len(points), 'recorded position')}",
     )
     head = ["run.pass" if len(set(runs)) > 1 else "pass", "position", measure]
     listed = folded(table(head, rows, numeric=(0, 1, 2)))
-    html = card(part(chart, name=measure), part(listed), title=mono(title), beside=_counts(watch), session=session)
+    html = card(part(drawn, name=measure), part(listed), title=mono(title), beside=_counts(watch), session=session)
     few = rows[-8:]
     plain = f"{watch_line(watch)}\n{columns(few, head)}"
     chart = Chart(panels=[_by_position(points, title, measure)])

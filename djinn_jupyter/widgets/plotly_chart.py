@@ -217,12 +217,14 @@ def width(panel: Panel) -> int | None:
     if not isinstance(panel, Heatmap) or not panel.is_square:
         return None
     labels = max(len(literal(row)) for row in panel.rows)
-    return BESIDE + LETTER * labels + _cell(panel) * panel.cells.shape[1]
+    cells: int = panel.cells.shape[1]
+    return BESIDE + LETTER * labels + _cell(panel) * cells
 
 
 def _cell(panel: Heatmap) -> int:
     """Return the pixels on a side of a cell that is a square."""
-    return max(LEAST, min(MOST, 640 // max(panel.cells.shape[1], 1)))
+    across: int = panel.cells.shape[1]
+    return max(LEAST, min(MOST, 640 // max(across, 1)))
 
 
 def _height(panel: Heatmap | Lines | Bars) -> int:
