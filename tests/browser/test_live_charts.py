@@ -41,7 +41,7 @@ def test_plotly_draws_in_live_cards_and_the_file_has_them_whole(
     expect(pictures).to_have_count(3)
     for at in range(3):
         expect(pictures.nth(at)).to_be_hidden()
-    expect(opened.drawn(f".djinn:has({FIGURE}) summary")).to_have_count(3)
+    expect(opened.drawn(".djinn:has(.js-plotly-plot) summary")).to_have_count(3)
     figures.first.locator(".nsewdrag").hover()
     expect(figures.first.locator(".hoverlayer")).to_contain_text("position 2")
     for theme in (LIGHT, DARK):
