@@ -94,6 +94,8 @@ def test_pairs_have_a_first_axis_and_statistics_of_each_cell(engine: RemoteEngin
     table = grid.columns(by="cell")
     assert list(table) == [*OVER, "mean", "change", "standard_error", "low", "high", "p", "pairs"]
     assert {name: column[7] for name, column in table.items()}["change"] == found.change[1, 2]
+    assert list(found.columns()) == list(table)
+    assert [found.columns()[axis] for axis in OVER] == [table[axis] for axis in OVER]
     assert set(table["pairs"]) == {5}
     with pytest.raises(UsageError, match="by is 'pair' or 'cell', not 'position'"):
         grid.to_pandas(by="position")

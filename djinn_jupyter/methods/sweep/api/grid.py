@@ -7,7 +7,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -105,7 +105,8 @@ SLACK: Final = 1e-12  # of the observed mean: another order of summation changes
 class PairStatistics(Tabular):
     """Arrays with an axis for each of the grid's but the pairs: `mean` of the values, mean `change` from the corrupted
     lines, its `standard_error`, the bounds `low` and `high` of its interval, its `p`-value, and the number of `pairs`
-    of each. NaN where fewer than two pairs have the cell; `low` and `high` also where fewer than five have it."""
+    of each. NaN where fewer than two pairs have the cell; `low` and `high` also where fewer than five have it. `places`
+    are those of the cells, row by row, by axis."""
 
     mean: Matrix
     change: Matrix
@@ -117,11 +118,12 @@ class PairStatistics(Tabular):
     confidence: float
     resamples: int
     seed: int
+    places: Mapping[str, list[Any]]
 
     def columns(self) -> dict[str, list[Any]]:
-        """Return each array as a list, cell by cell."""
+        """Return the places and each array as a list, cell by cell."""
         named = ("mean", "change", "standard_error", "low", "high", "p", "pairs")
-        return {name: getattr(self, name).reshape(-1).tolist() for name in named}
+        return {**self.places, **{name: getattr(self, name).reshape(-1).tolist() for name in named}}
 
 
 def statistics_of(values: Matrix, corrupted: Matrix, confidence: float, resamples: int, seed: int) -> PairStatistics:
@@ -149,7 +151,7 @@ def statistics_of(values: Matrix, corrupted: Matrix, confidence: float, resample
     named = ("mean", "change", "standard_error", "low", "high", "p")
     arrays = {name: row.reshape(shape) for name, row in zip(named, found, strict=False)}
     pairs = known.sum(0).reshape(shape)
-    return PairStatistics(**arrays, pairs=pairs, confidence=confidence, resamples=resamples, seed=seed)
+    return PairStatistics(**arrays, pairs=pairs, confidence=confidence, resamples=resamples, seed=seed, places={})
 
 
 def _interval(changes: Matrix, confidence: float, resamples: int, random: np.random.Generator) -> Matrix:
@@ -379,7 +381,9 @@ class Grid(Charted, Reproducible):
         two pairs."""
         if not self.paired:
             raise UsageError("Statistics are over pairs: give two or more pairs of lines, as lists.")
-        return statistics_of(self.values, self.unedited, confidence, resamples, seed)
+        found = statistics_of(self.values, self.unedited, confidence, resamples, seed)
+        places = map(list, zip(*itertools.product(*self.places()[1:]), strict=True))
+        return replace(found, places=dict(zip(self.over[1:], places, strict=True)))
 
     @typed
     def to_pandas(self, by: Literal["pair", "cell"] = "pair") -> Any:
@@ -393,10 +397,8 @@ class Grid(Charted, Reproducible):
         `confirmed` where cells were (the mean over pairs where a row is a cell)."""
         changes = self.confirmed
         if by == "cell":
-            places = zip(*itertools.product(*self.places()[1:]), strict=True)
-            statistics = self.statistics().columns()
             exact = {} if changes is None else {"confirmed": changes.mean(axis=0).reshape(-1).tolist()}
-            return {axis: list(at) for axis, at in zip(self.over[1:], places, strict=True)} | statistics | exact
+            return self.statistics().columns() | exact
         cells = [dict(zip(self.over, place, strict=True)) for place in self._cells()]
         table: dict[str, list[Any]] = {axis: [cell[axis] for cell in cells] for axis in self.over}
         if "position" in self.over and all(one.texts for one in self.replies):
