@@ -25,6 +25,8 @@ def test_whoever_uses_djinn_writes_no_helpers(way: str) -> None:
 @pytest.mark.processes
 def test_both_sides_find_the_same() -> None:
     with setting(quick=True, threads=1, device="cpu") as own:
-        found = {side: played("newcomer", side, Path(own.home, side))[1] for side in ways.SIDES}
-        ways.stop_engines()
+        try:
+            found = {side: played("newcomer", side, Path(own.home, side))[1] for side in ways.SIDES}
+        finally:
+            ways.stop_engines()
     assert found == {"djinn": ["Oslo", "Paris"], "plain": ["Oslo", "Paris"]}

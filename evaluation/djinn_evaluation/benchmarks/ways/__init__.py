@@ -61,8 +61,10 @@ def run_ways(setting: Setting) -> Result:
     """The seconds from the start of a notebook's kernel to its end, in turn. Each side has a folder, in which the
     colleague finds the researcher's files. An engine runs before the colleague's notebook alone."""
     checks = Checks()
-    figures = tuple(_figure(way, setting, checks) for way in FINDINGS)
-    stop_engines()
+    try:
+        figures = tuple(_figure(way, setting, checks) for way in FINDINGS)
+    finally:
+        stop_engines()
     counted = {way: {side: asdict(typed(cells_of(way, side))) for side in SIDES} for way in FINDINGS}
     return Result(benchmark="ways", settings={"typed": counted}, figures=figures, checks=checks.counts)
 
