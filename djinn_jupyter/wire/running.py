@@ -130,11 +130,11 @@ class Run(SessionRequest[Paused | Finished], shared="write", browser="moves", fi
 
 
 class Resume(StopRequest[Paused | Finished], shared="write", browser="moves", wakes_weights=True):
-    """Go on from the stop. `mode` None keeps the run's mode, `sampling` None its sampling."""
+    """Go on from the stop. `mode` None keeps the run's mode; without `sampling` the run keeps its own."""
 
     free: bool = False
     mode: nouns.Mode | None = None
-    sampling: nouns.SamplingChanges | None = None
+    sampling: nouns.SamplingChanges | UnsetType = UNSET
 
 
 class Step(StopRequest[Paused | Finished], shared="write", browser="moves", wakes_weights=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Annotated, Final
 
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from djinn_jupyter.wire.base import MOST_CHARACTERS, Access, Cleared, OwnerName, ReplyBase
 from djinn_jupyter.wire.edits import Edit
@@ -22,6 +22,7 @@ from djinn_jupyter.wire.request_base import (
     OwnName,
     Positions,
     RequestBase,
+    Seed,
     SessionRequest,
     Spelling,
     StopRequest,
@@ -88,19 +89,20 @@ class Close(OwnerRequest[Closed], browser="asks", while_running=True, while_look
 
 
 class Fork(StopRequest[Opened], shared="read", browser="opens", makes="name", fills=True):
-    """Make a session `name` with the same tokens, stop and rules; the two share pages until one writes. With
-    `sampling` its run draws so from the stop on. With an `edit` its keys (site `k_rot.N`) or values (`v.N`) at
+    """Make a session `name` with the same tokens, stop and rules; the two share pages until one writes. With a `seed`
+    or `sampling` its run draws so from the stop on. With an `edit` its keys (site `k_rot.N`) or values (`v.N`) at
     committed `positions` are edited, None for all of them; `words` describe the edit. With a `coef` its steering rule
     number `rule`, None for its only one, is on with that coefficient."""
 
     name: OwnName
-    sampling: SamplingChanges | None = None
+    seed: Seed | None = None
     edit: Edit | None = None
     site: Spelling | None = None
     positions: Positions | None = None
     words: Spelling | None = None
     rule: int | None = None
     coef: float | None = None
+    sampling: SamplingChanges | UnsetType = UNSET
 
 
 TRIES: Final = 5
