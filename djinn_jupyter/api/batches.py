@@ -13,6 +13,7 @@ from pathlib import PurePosixPath
 from queue import SimpleQueue
 from typing import Any, Final, Protocol
 
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from djinn_jupyter.api.stops import BatchInterrupted, Finished, Paused, Stop
@@ -155,10 +156,10 @@ class Batch:
         """Continue from the parent's stop `samples` times. Raises IllegalMove where it has no stop."""
         _require_some(samples)
         stop = self.parent.stop.reply.stop if order.stop is None else order.stop
-        changes = SamplingChanges() if order.sampling is None else order.sampling
-        self._make_rows([(replace(order, stop=None, sampling=None), None)] * samples, changes.seed or 0)
+        seed = 0 if order.sampling is UNSET else order.sampling.seed or 0
+        self._make_rows([(replace(order, stop=None, sampling=UNSET), None)] * samples, seed)
         with self._heard(), self._shown():
-            self._fork(self.parent, self.rows, stop, changes)
+            self._fork(self.parent, self.rows, stop, order.sampling)
             self._start(self.rows)
             self._wait()
         return self._ended()
@@ -201,7 +202,7 @@ class Batch:
         parent: Forked,
         rows: Sequence[Row],
         stop: StopIdentity | None = None,
-        changes: SamplingChanges | None = None,
+        changes: SamplingChanges | UnsetType = UNSET,
     ) -> None:
         """Create the sessions of these rows, which sample from a `stop` on; a failed fork ends its row."""
         asked = [self.channel.ask(self._fork_of(parent, row, stop, changes)) for row in rows]
@@ -212,11 +213,11 @@ class Batch:
                 row.end = error
 
     def _fork_of(
-        self, parent: Forked, row: Row, stop: StopIdentity | None, changes: SamplingChanges | None
+        self, parent: Forked, row: Row, stop: StopIdentity | None, changes: SamplingChanges | UnsetType
     ) -> ask.Fork:
         """Return the request for a row's session; forks of a row have its coefficient."""
-        sampling = None if changes is None else replace(changes, seed=row.seed)
-        fork = ask.Fork(session=parent.name, name=row.session.name, sampling=sampling, stop=stop)
+        seed = None if stop is None else row.seed
+        fork = ask.Fork(session=parent.name, name=row.session.name, seed=seed, sampling=changes, stop=stop)
         if row.coef is None or parent is not self.parent:
             return fork
         return replace(fork, coef=row.coef, rule=self.rule)

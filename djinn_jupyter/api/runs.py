@@ -9,6 +9,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, Final, Literal, cast, overload
 
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from djinn_jupyter.api.arguments import typed
@@ -313,10 +314,10 @@ class Runs:
         return self._batch(on_token=on_token, on_row=on_row, force=force).resume(request, samples)
 
 
-def changed_sampling(given: Mapping[str, Any]) -> SamplingChanges | None:
-    """Return the settings of sampling that a run goes on with, None without any. Raises UsageError."""
+def changed_sampling(given: Mapping[str, Any]) -> SamplingChanges | UnsetType:
+    """Return the settings of sampling that a run goes on with, UNSET without any. Raises UsageError."""
     found = given_by_name(GivenDrawing, given)
-    return SamplingChanges(**found) if found else None
+    return SamplingChanges(**found) if found else UNSET
 
 
 def _of_rows(request: ask.Run, given: object) -> list[ask.Run]:

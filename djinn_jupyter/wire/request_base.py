@@ -33,6 +33,7 @@ COLDEST = 1e-30
 """The largest logit of float16, 65,504, times the largest penalty and divided by this, is 6.6e37,
 and float32 ends at 3.4e38."""
 MOST_PENALTY = 1e3
+Seed = Annotated[int, Meta(ge=-(2**63))]  # no message carries a number of 2**64 or more
 LARGEST_SINGLE = (2 - 2**-23) * 2.0**127  # the largest float32; a rule with a larger number makes infinity
 LONGEST_REST = 365 * 86400.0  # seconds
 Count = Annotated[int, Meta(ge=1, le=1_000_000)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final, Literal
 
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from djinn_jupyter.wire import nouns
 from djinn_jupyter.wire.arrays import Array

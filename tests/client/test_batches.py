@@ -290,7 +290,7 @@ def test_rows_are_told_as_they_end_and_tokens_as_they_come(engine: RemoteEngine)
     assert {name: tuple(seen) for name, seen in tokens.items()} == {row.session.name: row.tokens for row in rows}
 
 
-def test_a_fork_that_draws_otherwise_needs_a_stop(engine: RemoteEngine) -> None:
+def test_a_fork_with_a_seed_needs_a_run(engine: RemoteEngine) -> None:
     session = engine.session("a")
     with pytest.raises(IllegalMove, match="no forward pass is stopped"):
         session.fork("b", seed=1)

@@ -330,7 +330,7 @@ def state(one: Any) -> object:
     return one.name, one.tokens, one.state, one.stopped_at, [rule.what for rule in one.rules]
 
 
-def test_sampling_that_is_of_a_whole_run_is_refused_where_one_goes_on(engine: RemoteEngine) -> None:
+def test_sampling_is_refused_with_the_reason_where_a_run_goes_on(engine: RemoteEngine) -> None:
     session = engine.session("a")
     session.breakpoint(1)
     session.run(LINE, max_new_tokens=4)

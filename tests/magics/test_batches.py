@@ -41,7 +41,7 @@ def test_samples_of_a_stop(stopped: Notebook) -> None:
     stopped.cell("%djinn_resume --samples 2 --seed 7 --fast -o rows")
     assert last(stopped, requests.Resume).mode == "fast"
     forks = [r for r in stopped.engine.channel.requests if isinstance(r, requests.Fork)]
-    assert [(fork.name, fork.sampling.seed) for fork in forks] == [("paris/0", 7), ("paris/1", 8)]
+    assert [(fork.name, fork.seed) for fork in forks] == [("paris/0", 7), ("paris/1", 8)]
     assert all(fork.stop == stopped.engine.stops["work/paris.ipynb"].stop for fork in forks)
     assert [type(row).__name__ for row in stopped.shell.user_ns["rows"]] == ["Finished", "Finished"]
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 import msgspec
+from msgspec import UNSET, UnsetType
 from torch import Tensor
 
 from djinn_jupyter.engine.loop.dispatch import SessionLifecycle
@@ -39,7 +40,7 @@ from djinn_jupyter.errors import CheckpointRefused, IllegalMove, SessionHeld, Un
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Edit, dosed
-from djinn_jupyter.wire.nouns import CheckpointDescription, Origin, StopDescription, Transfer
+from djinn_jupyter.wire.nouns import CheckpointDescription, Origin, SamplingChanges, StopDescription, Transfer
 from djinn_jupyter.wire.readings import Branch
 from djinn_jupyter.wire.texts import NOTEBOOK, distinct_labels, in_quotes, label, require_showable
 from djinn_jupyter.wire.weights import parse_weight
@@ -128,7 +129,7 @@ class SessionRequests(BuiltOfParts):
         parent = session
         require_showable(request.name, "The name of a session")
         _require_free(request.name, self._sessions)
-        drawing = parent.drawing(self._forward.model, request.sampling)
+        drawing = parent.drawing(self._forward.model, _changes(request))
         changed = _dosed(parent, request)
         self._residency.set_aside_now(parent.cache.recurrent_bytes)
         generations = GenerationCopies()
@@ -157,7 +158,7 @@ class SessionRequests(BuiltOfParts):
             forked_from=_origin(parent),
             rule_numbers_given=parent.rule_numbers_given,
         )
-        if request.sampling is not None and child.generation is not None:
+        if _changes(request) is not UNSET and child.generation is not None:
             child.history.draw_with(child.generation)
         if request.edit is not None:
             self._edit_cached(parent, child, request, request.edit)
@@ -260,6 +261,14 @@ def _empty(
         cache=parts.runtime.space.new_cache(),
         history=History(kept=parts.config.stops_kept),
     )
+
+
+def _changes(request: ask.Fork) -> SamplingChanges | UnsetType:
+    """Return the fork's settings of sampling with its seed, if it has any."""
+    if request.seed is None:
+        return request.sampling
+    given = SamplingChanges() if request.sampling is UNSET else request.sampling
+    return msgspec.structs.replace(given, seed=request.seed)
 
 
 def _dosed(parent: Session, request: ask.Fork) -> dict[int, Rule]:

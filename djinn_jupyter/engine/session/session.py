@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeVar
 
 import msgspec
+from msgspec import UNSET, UnsetType
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -432,10 +433,10 @@ class Session:
         self.tokens, self.generation, self.logits_1V = tokens, generation, None
         self.begin_pass(token_by_token=token_by_token)
 
-    def drawing(self, model: PreTrainedModel, changes: SamplingChanges | None) -> Generation | None:
+    def drawing(self, model: PreTrainedModel, changes: SamplingChanges | UnsetType) -> Generation | None:
         """Return its generation with other settings of sampling from the stop on, or as it is. Raises IllegalMove where
         it is not stopped, UsageError for settings that change nothing."""
-        if changes is None:
+        if changes is UNSET:
             return self.generation
         self.check_move("go_on")
         assert self.generation is not None

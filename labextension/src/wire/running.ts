@@ -124,13 +124,13 @@ export interface Run {
   readonly mode?: 'fast' | 'exact';
 }
 
-/** Go on from the stop. `mode` None keeps the run's mode, `sampling` None its sampling. */
+/** Go on from the stop. `mode` None keeps the run's mode; without `sampling` the run keeps its own. */
 export interface Resume {
   readonly request: 'Resume';
   readonly session: string;
   readonly free?: boolean;
   readonly mode?: 'fast' | 'exact' | null;
-  readonly sampling?: SamplingChanges | null;
+  readonly sampling?: SamplingChanges;
   readonly stop?: StopIdentity | null;
 }
 

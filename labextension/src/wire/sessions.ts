@@ -79,8 +79,8 @@ export interface Close {
 }
 
 /**
- * Make a session `name` with the same tokens, stop and rules; the two share pages until one writes. With
- * `sampling` its run draws so from the stop on. With an `edit` its keys (site `k_rot.N`) or values (`v.N`) at
+ * Make a session `name` with the same tokens, stop and rules; the two share pages until one writes. With a `seed`
+ * or `sampling` its run draws so from the stop on. With an `edit` its keys (site `k_rot.N`) or values (`v.N`) at
  * committed `positions` are edited, None for all of them; `words` describe the edit. With a `coef` its steering rule
  * number `rule`, None for its only one, is on with that coefficient.
  */
@@ -88,13 +88,14 @@ export interface Fork {
   readonly request: 'Fork';
   readonly session: string;
   readonly name: string;
-  readonly sampling?: SamplingChanges | null;
+  readonly seed?: number | null;
   readonly edit?: Edit | null;
   readonly site?: string | null;
   readonly positions?: readonly number[] | null;
   readonly words?: string | null;
   readonly rule?: number | null;
   readonly coef?: number | null;
+  readonly sampling?: SamplingChanges;
   readonly stop?: StopIdentity | null;
 }
 
