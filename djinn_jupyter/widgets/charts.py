@@ -27,7 +27,7 @@ SOFT, AXIS = "#808080", "rgba(128,128,128,.35)"  # readable on white and on blac
 NARROW = "@media(max-width:520px){text{font-size:15px}.odd{display:none}}"
 NARROWER = "@media(max-width:340px){text{font-size:20px}}"
 GROWTH = 20 / 11
-DRAWN = ".dj-scroll:has(> img)"  # a selector of what `picture` returns
+DRAWN = "div:has(> img[src*=svg])"  # a selector of what `picture` returns
 _SAFE = " =:/,;().-"  # beside letters and digits, the characters that need no escape in a URI
 
 

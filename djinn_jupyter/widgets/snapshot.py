@@ -31,7 +31,7 @@ def snapshot_view(look: Look) -> View:
     plain, html = pattern(look) if look.is_pattern else _values(look)
     if look.is_pattern:
         return View(plain=plain, html=html, chart=partial(_attention, look))
-    return View(plain=plain, html=html, chart=partial(_activation, look), pictures="img.dj-picture")
+    return View(plain=plain, html=html, chart=partial(_activation, look), pictures="img[src*=png]")
 
 
 def snapshot_card(snapshot: Snapshot) -> View:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ CELLS = (
     "%djinn_stop --forget --force",
 )
 FIGURE = ".djinn .js-plotly-plot"
-PICTURE = ".djinn .dj-scroll:has(.dj-cell), .djinn .dj-scroll:has(> img)"
+PICTURE = ".djinn div:has(> table .dj-cell), .djinn div:has(> img[src*=svg])"
 CHART = "application/vnd.djinn.chart+json"
 NARROW = 900
 
@@ -43,7 +44,7 @@ def test_plotly_draws_in_live_cards_and_the_file_has_them_whole(
         expect(pictures.nth(at)).to_be_hidden()
     expect(opened.drawn(".djinn:has(.js-plotly-plot) summary")).to_have_count(3)
     figures.first.locator(".nsewdrag").hover()
-    expect(figures.first.locator(".hoverlayer")).to_contain_text("position 2")
+    expect(figures.first.locator(".hoverlayer")).to_contain_text(re.compile(r"layer \d, position \d"))
     for theme in (LIGHT, DARK):
         opened.use_theme(theme)
         opened.drawn(".djinn").nth(-2).screenshot(path=artifacts / f"chart-live-{theme.split()[1].lower()}.png")

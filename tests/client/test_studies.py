@@ -174,8 +174,8 @@ def test_a_card_without_values_is_shown_as_text(engine: RemoteEngine, tmp_path: 
     read = dj.study(study.save(tmp_path / "a.study.zip"))["the stop"]
     shown = read._repr_mimebundle_()
     assert "paused at resid_post.1" in shown["text/plain"]
-    assert "dj-layers" not in shown["text/html"], "markup of a file is never put into a notebook"
-    assert b"dj-layers" in read._parts["html"]
+    assert "layers have run" not in shown["text/html"], "markup of a file is never put into a notebook"
+    assert b"layers have run" in read._parts["html"]
     with pytest.raises(UsageError, match=r"^'the stop' is a Paused and has no values; its card is in the page\.$"):
         _ = read.values
 

@@ -42,7 +42,7 @@ def grid_view(grid: Grid) -> View:
     )
     figures = [one.plain(titled=grid.several) for one in pictures]
     plain = "\n".join([repr(grid), *figures, *(f"{name}: {value}" for name, value in _facts(grid)), *notes])
-    return View(plain=plain, html=html, chart=lambda: _chart(grid), pictures=".dj-scroll:has(.dj-cell)")
+    return View(plain=plain, html=html, chart=lambda: _chart(grid), pictures="div:has(> table .dj-cell)")
 
 
 def _once(notes: list[str]) -> list[str]:
