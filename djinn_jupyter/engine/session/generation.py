@@ -245,7 +245,8 @@ class Generation:
             made.sampler.generator.set_state(own.generator.get_state())
         if made.sampler.draws:  # tokens that were not drawn took no number
             made.drawn += [made.sampler.generator.get_state()] * (new - len(made.drawn))
-        made.earlier = (*self.earlier, (new, own.sampling))
+        if not self.earlier or self.earlier[-1][0] < new:  # else no token was chosen by these
+            made.earlier = (*self.earlier, (new, own.sampling))
         return made
 
     def draw_again(self, model: PreTrainedModel, new: int) -> None:

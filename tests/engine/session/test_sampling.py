@@ -271,17 +271,19 @@ def test_a_run_goes_on_with_other_settings(desk: Desk, first: Sampling, changes:
     assert desk.outcome(desk.resume()) == as_begun
 
 
-def test_settings_are_changed_twice_and_each_is_kept(desk: Desk) -> None:
+def test_settings_that_chose_a_token_are_kept(desk: Desk) -> None:
     desk.stop_at("resid_post.4", "step == 2 or step == 5")
+    desk.stop_at("resid_post.6", "step == 2")
     desk.run(PROMPT, NEW, sampling=HOT)
+    desk.ask(ask.Resume(session="a", sampling=SamplingChanges(temperature=3.0)))
     desk.ask(ask.Resume(session="a", sampling=SamplingChanges(temperature=2.0)))
     ended = desk.outcome(desk.ask(ask.Resume(session="a", sampling=SamplingChanges(repetition_penalty=9.0))))
     earlier = desk.session().generation.earlier
     assert [(at, one.temperature, one.repetition_penalty) for at, one in earlier] == [(2, 0.9, None), (5, 2.0, None)]
     desk.back(NEW - 1, by="token")
     assert desk.session().generation.sampler.sampling == HOT
-    desk.resume()
-    desk.resume()
+    for _ in range(3):
+        desk.resume()
     assert desk.outcome(desk.resume()) == by_hand(desk, NEW, HOT, SamplingChanges()) != ended
 
 
