@@ -263,8 +263,9 @@ class RunningMagics(Group):
         SESSION,
     )
     def djinn_resume(self, args: Namespace) -> None:
-        """Continue from the stop, with its edits, to the next breakpoint or the end. Settings of sampling that are not
-        given stay as they were."""
+        """Continue from the stop, with its edits, to the next breakpoint or the end.
+
+        Settings of sampling that are not given stay as they were."""
         session = self.state.session(args.session)
         mode: Any = "fast" if args.fast else None
         options = given(samples=args.samples, free=args.free, mode=mode, force=args.force or None)

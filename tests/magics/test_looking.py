@@ -20,7 +20,7 @@ from djinn_jupyter.magics import screen
 from djinn_jupyter.magics.looking import look_at, pooled_for_card
 from djinn_jupyter.magics.screen import Live, StandingCard
 from djinn_jupyter.widgets import views
-from djinn_jupyter.widgets.html import DOT, card
+from djinn_jupyter.widgets.html import card
 from djinn_jupyter.wire import replies, requests
 from djinn_jupyter.wire.nouns import StopIdentity
 from tests.client.direct import DirectChannel
@@ -274,7 +274,7 @@ def test_a_run_that_fails_leaves_no_card_that_says_it_runs(monkeypatch: pytest.M
     live = Live(static=False, session=STOP.session)
     live.gained(" Paris", 0.9)
     assert (
-        'style="background:#bbde2f;color:#000" title="&#x27; Paris&#x27; 90 %"> Paris</span>' in handle.views[-1].html
+        'style="background:#bbde2f;color:#000" title="&#x27; Paris&#x27; 90 %"> Paris</bdi>' in handle.views[-1].html
     )
     assert "Live while its cell runs" in handle.views[-1].plain
     assert "%djinn_where" in handle.views[-1].html
@@ -297,4 +297,4 @@ def test_a_load_that_fails_leaves_no_card_that_says_it_loads(monkeypatch: pytest
         raise UsageError("No.")
     assert {"text/plain": "loading it"} in handle.views
     assert handle.views[-1].plain == "reading it\nthe load of it did not succeed"
-    assert DOT not in handle.views[-1].html
+    assert "\u25cf" not in handle.views[-1].html

@@ -221,7 +221,7 @@ def test_a_bar_fills_in_one_place_and_ends_as_a_line(monkeypatch: pytest.MonkeyP
         "receiving 1.00 MiB of 8.00 MiB, 128 KiB/s, about 28 s left; interrupt the kernel to end it",
         "given up: 1.00 MiB of 8.00 MiB had come",
     ]
-    assert "background-size:25%" in receiving_view(at(2)).html
+    assert "width:25%" in receiving_view(at(2)).html
 
 
 def test_where_outputs_are_static_nothing_is_shown() -> None:
