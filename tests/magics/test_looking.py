@@ -273,9 +273,7 @@ def test_a_run_that_fails_leaves_no_card_that_says_it_runs(monkeypatch: pytest.M
     monkeypatch.setattr(screen, "_display", display)
     live = Live(static=False, session=STOP.session)
     live.gained(" Paris", 0.9)
-    assert (
-        'style="background:#bbde2f;color:#000" title="&#x27; Paris&#x27; 90 %"> Paris</bdi>' in handle.views[-1].html
-    )
+    assert 'style="background:#bbde2f;color:#000" title="&#x27; Paris&#x27; 90 %"> Paris</bdi>' in handle.views[-1].html
     assert "Live while its cell runs" in handle.views[-1].plain
     assert "%djinn_where" in handle.views[-1].html
     live.broken_off("The engine has ended.")
