@@ -32,9 +32,10 @@ SHOWN = {
 }
 HEATMAP = f"{STOP_CARD} img[alt^='activation at']"
 
-# Pictures that were not decoded, and texts that their card cuts off.
+# Pictures that were not decoded (plotly's renderer holds an empty one ready), and texts that their card cuts off.
 _DEFECTS = """cards => cards.flatMap(card => {
-    const empty = [...card.querySelectorAll('img')].filter(image => !image.complete || !image.naturalWidth);
+    const images = [...card.querySelectorAll('img:not(.plot-img)')];
+    const empty = images.filter(image => !image.complete || !image.naturalWidth);
     const hides = box => box.clientWidth && getComputedStyle(box).overflowX === 'hidden';
     const boxes = [card, ...card.querySelectorAll('div, td, th')].filter(hides);
     const cut = boxes.filter(box => box.scrollWidth > box.clientWidth + 1);
