@@ -150,14 +150,14 @@ def background(colour: Colour, opacity: float) -> str:
     return f"background:#{bytes((*colour, round(255 * opacity))).hex()}"
 
 
-DRAWN: Final = "outline:1px solid #8885;image-rendering:pixelated;"
+SHARP: Final = "outline:1px solid #8885;image-rendering:pixelated;"
 
 
 def image(picture: Picture, *, width: int, height: int, alt: str, most: str = "none", grows: bool = False) -> Html:
     """Return the picture as an <img> of a size in CSS pixels, its cells kept sharp. It is at `most` that wide, and
     as wide as there is room where it `grows`."""
     size = f"max-width:{most};{'flex:1 0' if grows else 'width:'} {width}px;height:{height}px"
-    return element("img", src=picture.image(), width=width, height=height, alt=alt, style=f"{DRAWN}{size}")
+    return element("img", src=picture.image(), width=width, height=height, alt=alt, style=f"{SHARP}{size}")
 
 
 def scale_legend(of: str, low: str = "0", high: str = "1", scale: Literal["signed", "share"] = "share") -> Html:

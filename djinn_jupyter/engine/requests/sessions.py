@@ -129,7 +129,8 @@ class SessionRequests(BuiltOfParts):
         parent = session
         require_showable(request.name, "The name of a session")
         _require_free(request.name, self._sessions)
-        drawing = parent.drawing(self._forward.model, _changes(request))
+        changes = _changes(request)
+        drawing = parent.drawing(self._forward.model, changes)
         changed = _dosed(parent, request)
         self._residency.set_aside_now(parent.cache.recurrent_bytes)
         generations = GenerationCopies()
@@ -158,7 +159,7 @@ class SessionRequests(BuiltOfParts):
             forked_from=_origin(parent),
             rule_numbers_given=parent.rule_numbers_given,
         )
-        if _changes(request) is not UNSET and child.generation is not None:
+        if changes is not UNSET and child.generation is not None:
             child.history.draw_with(child.generation)
         if request.edit is not None:
             self._edit_cached(parent, child, request, request.edit)

@@ -50,8 +50,10 @@ class ChartOutput extends Panel implements IRenderMime.IRenderer {
     await card.renderModel(model);
     if (model.trusted && this._registry.mimeTypes.includes(PLOTLY_TYPE)) {
       const { pictures, figures } = model.data[CHART_TYPE] as unknown as Chart;
-      const there = card.node.querySelectorAll<HTMLElement>(pictures);
-      await Promise.all(figures.map((figure, at) => this._draw(figure, there[at])));
+      const there = [...card.node.querySelectorAll<HTMLElement>(pictures)];
+      await Promise.all(
+        figures.slice(0, there.length).map((figure, at) => this._draw(figure, there[at]))
+      );
     }
   }
 
